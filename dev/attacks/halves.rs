@@ -21,7 +21,7 @@ use waggle_protocols::deal::{Dealt, Demand, SEED_BYTES, rows};
 use waggle_protocols::halves::{self, HalvesSeed};
 use waggle_protocols::ops::private::MaskedRow;
 use waggle_protocols::{FixedMatrix, HelperDeals};
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Terms, ToHelper, nobody};
+use waggle_session::party::{ClientOptions, ClientSession, Peer, Terms, ToHelper, nobody};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const OPTIONS: ConnectOptions = ConnectOptions { connect_timeout: PATIENCE, read_timeout: PATIENCE };
@@ -119,8 +119,8 @@ impl Scene {
         let helper = Some(self.helper.1.to_string());
         let mut terms = Terms { helper, reveal: Reveal::Token, ..Terms::default() };
         (terms.protocol.preprocess, terms.protocol.helper) = (true, HelperDeals::Weights);
-        let caller = Caller { key: Some(key.to_string()) };
-        let session = ClientSession::open(channel, &caller, &terms, &ClientOptions::default())?.with_helper(open);
+        let peer = Peer { key: Some(key.to_string()) };
+        let session = ClientSession::open(channel, &peer, &terms, &ClientOptions::default())?.with_helper(open);
         let mut sampler = Sampler::greedy();
         Ok(session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut nobody)?.generation.tokens)
     }

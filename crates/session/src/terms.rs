@@ -68,7 +68,7 @@ pub struct Met {
 
 /// The party at the other end of a session, as far as the link has proved it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Caller {
+pub struct Peer {
     /// The text of its public key; `None` on a link that proves none.
     pub key: Option<String>,
 }

@@ -10,7 +10,7 @@ use waggle_model::Lengths;
 use waggle_net::tcp::{self, ConnectOptions};
 use waggle_net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 use waggle_protocols::Part;
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Event, Filled, Terms as Agreed, Watch, nobody};
+use waggle_session::party::{ClientOptions, ClientSession, Event, Filled, Peer, Terms as Agreed, Watch, nobody};
 use waggle_session::pool::{Found, PoolId, PoolSet, State, UnfinishedPool, find, part_path};
 use waggle_session::{Base, Expectation};
 use waggle_tokenizer::Tokenizer;
@@ -211,10 +211,10 @@ impl Client {
         let (link, server) = self.link(&address, watch)?;
         let channel = Channel::new(Role::Client, self.network.wrap(link)?);
         let spec = expected.as_ref().and_then(|expected| expected.spec.as_ref());
-        let caller = Caller { key: server.as_ref().map(|server| server.key.to_string()) };
+        let peer = Peer { key: server.as_ref().map(|server| server.key.to_string()) };
         let session = ClientSession::open(
             channel,
-            &caller,
+            &peer,
             terms,
             &ClientOptions { expected: spec.or(wanted.expected), base: base.as_ref(), ..wanted },
         )?;

@@ -56,7 +56,7 @@ mod tests {
     use waggle_net::{Channel, NetError, Role, memory_pair};
     use waggle_protocols::Part;
 
-    use super::super::{Caller, ClientOptions, ClientSession, ModelServer, Prompt, SessionPlan, nobody, opening};
+    use super::super::{ClientOptions, ClientSession, ModelServer, Peer, Prompt, SessionPlan, nobody, opening};
     use super::*;
 
     /// One layer with a million positions.
@@ -74,7 +74,7 @@ mod tests {
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
                 let channel = Channel::new(Role::Server, there);
-                hosted.serve(channel, &Caller::default(), terms, &Limits::NONE, &mut nobody).map(drop)
+                hosted.serve(channel, &Peer::default(), terms, &Limits::NONE, &mut nobody).map(drop)
             });
             [client(Channel::new(Role::Client, here)), server.join().unwrap()]
         })
@@ -133,7 +133,7 @@ mod tests {
             };
             let Lengths { prompt, tokens } = request.lengths;
             let [asked, waiting] = parties(&hosted, &terms, |channel| {
-                let session = ClientSession::open(channel, &Caller::default(), &terms, &ClientOptions::default())?;
+                let session = ClientSession::open(channel, &Peer::default(), &terms, &ClientOptions::default())?;
                 let session = if request.pad_answer { session.padding_answers() } else { session };
                 let session = request.draft.into_iter().fold(session, ClientSession::drafting);
                 let session = if request.stop_at_eos { session.stopping_at_eos() } else { session };

@@ -11,8 +11,8 @@ use super::opening::SessionKind;
 use super::recorder::{Recorder, finish};
 use super::source::Source;
 use super::{
-    Caller, ChatSession, ClientOptions, Event, Filled, Limits, Outcome, Prompt, PublicModel, Request, Terms,
-    ToHelper, Watch, correlations, helper, opening,
+    ChatSession, ClientOptions, Event, Filled, Limits, Outcome, Peer, Prompt, PublicModel, Request, Terms, ToHelper,
+    Watch, correlations, helper, opening,
 };
 use crate::pool::{PoolId, PoolSet, Purpose, UnfinishedPool};
 use crate::{Base, Error};
@@ -20,7 +20,7 @@ use crate::{Base, Error};
 /// A session that is open: the parties agree, and the client knows what is public about the model.
 pub struct ClientSession {
     channel: Channel,
-    server: Caller,
+    server: Peer,
     terms: Terms,
     model: PublicModel,
     base: Option<Base>,
@@ -41,12 +41,7 @@ impl ClientSession {
     /// # Errors
     /// [`waggle_net::NetError::Disagreement`] if the parties differ, or another [`waggle_net::NetError`] that names
     /// the step.
-    pub fn open(
-        mut channel: Channel,
-        server: &Caller,
-        terms: &Terms,
-        options: &ClientOptions,
-    ) -> Result<Self, Error> {
+    pub fn open(mut channel: Channel, server: &Peer, terms: &Terms, options: &ClientOptions) -> Result<Self, Error> {
         let since = Instant::now();
         let met = opening::meet_server(&mut channel, terms, options);
         let (model, terms) = opening::complaining(&mut channel, met)?;

@@ -44,7 +44,7 @@ use zeroize::Zeroizing;
 
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
 use super::source::Source;
-use super::{Caller, Event, Terms, Watch, nobody, opening, wire};
+use super::{Event, Peer, Terms, Watch, nobody, opening, wire};
 use crate::Error;
 use crate::needs::together;
 
@@ -77,7 +77,7 @@ impl ToHelper {
 
     /// Sees to it that this party, its `peer` and the `helper` have three keys, or none of them one, which is not
     /// enough for halves of `weights`.
-    fn check(&self, peer: &Caller, helper: Option<&str>, weights: bool) -> Result<(), Error> {
+    fn check(&self, peer: &Peer, helper: Option<&str>, weights: bool) -> Result<(), Error> {
         let Some(own) = &self.own else {
             return if weights { Err(Error::PlainHalves) } else { Ok(()) };
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use waggle_net::{Channel, NetError, Role, memory_pair};
 
-use super::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Terms, nobody};
+use super::{ClientOptions, ClientSession, Limits, ModelServer, Outcome, Peer, Terms, nobody};
 use crate::Error;
 
 /// Runs a session between two threads over memory: the whole protocol, as over a network. `client` is given the open
@@ -28,11 +28,10 @@ pub fn in_one_process(
 ) -> Result<[Outcome; 2], Error> {
     let (here, there) = memory_pair(patience);
     let (client, server) = thread::scope(|scope| {
-        let server = scope.spawn(|| {
-            server.serve(Channel::new(Role::Server, there), &Caller::default(), terms, limits, &mut nobody)
-        });
+        let server = scope
+            .spawn(|| server.serve(Channel::new(Role::Server, there), &Peer::default(), terms, limits, &mut nobody));
         let channel = Channel::new(Role::Client, here);
-        let open = ClientSession::open(channel, &Caller::default(), terms, wanted);
+        let open = ClientSession::open(channel, &Peer::default(), terms, wanted);
         let client = open.and_then(client);
         (client, server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });

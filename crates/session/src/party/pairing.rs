@@ -15,7 +15,7 @@ use waggle_tokenizer::printable;
 use super::helper::{ASK, Ask, KEY, MAX_ASK_BYTES, PASS, SCOPE, VERDICT, digest};
 use super::kept::{Kept, Lease};
 use super::opening::{MAX_REASON_BYTES, PROTOCOL};
-use super::{Caller, wire};
+use super::{Peer, wire};
 use crate::Error;
 
 /// Most parties that wait for their peers at once.
@@ -64,19 +64,19 @@ impl Pairing {
         drop(refuse([channel], reason.into()));
     }
 
-    /// Serves the party `caller` at the other end of `channel`: waits for its peer, or deals to both if that waits
+    /// Serves the party `peer` at the other end of `channel`: waits for the other party, or deals to both if that waits
     /// already. Returns what was dealt to the call that did it.
     ///
     /// # Errors
     /// [`Error::HelperRefused`] where the parties do not ask for the same, or nobody else comes, which they are told;
     /// those of the links.
-    pub fn attend(&self, mut channel: Channel, caller: &Caller) -> Result<Option<DealtSession>, Error> {
+    pub fn attend(&self, mut channel: Channel, peer: &Peer) -> Result<Option<DealtSession>, Error> {
         channel.ledger_mut().enter(SCOPE);
         let ask: Ask = wire::receive(&mut channel, ASK, 0..=MAX_ASK_BYTES)?;
-        if let Some(reason) = self.check(&ask, caller) {
+        if let Some(reason) = self.check(&ask, peer) {
             return Err(refuse([channel], reason));
         }
-        let here = Waiting { key: digest(caller.key.as_deref()), ask, channel };
+        let here = Waiting { key: digest(peer.key.as_deref()), ask, channel };
         let session = here.ask.session;
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(there) = waiting.remove(&session) else {
@@ -169,14 +169,14 @@ impl Pairing {
     }
 
     /// Why nobody deals this.
-    fn check(&self, ask: &Ask, caller: &Caller) -> Option<String> {
+    fn check(&self, ask: &Ask, peer: &Peer) -> Option<String> {
         if ask.protocol != PROTOCOL {
             return Some(format!("the helper speaks protocol {PROTOCOL} of Waggle, and this party {}", ask.protocol));
         }
-        if self.own.is_some_and(|own| own == digest(caller.key.as_deref())) {
+        if self.own.is_some_and(|own| own == digest(peer.key.as_deref())) {
             return Some("this party has the helper's key, and must have one of its own".into());
         }
-        match (ask.halves, &caller.key) {
+        match (ask.halves, &peer.key) {
             (Some(_), None) => return Some("halves of weights travel over links with keys alone".into()),
             (None, _) if !deal::rows(&ask.demands).is_empty() => {
                 return Some("it names no halves of the weights that it asks for products with".into());

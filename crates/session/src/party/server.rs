@@ -17,7 +17,7 @@ use super::opening::SessionKind;
 use super::recorder::{Recorder, finish};
 use super::source::Source;
 use super::{
-    Caller, Event, Filled, Limits, Outcome, PublicModel, Request, Terms, ToHelper, Watch, chat, correlations, helper,
+    Event, Filled, Limits, Outcome, Peer, PublicModel, Request, Terms, ToHelper, Watch, chat, correlations, helper,
     opening,
 };
 use crate::event;
@@ -161,7 +161,7 @@ impl ModelServer {
         &self.public
     }
 
-    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of
+    /// Runs one session over `channel`, whose role is server, with the client `peer`, who chooses the number of
     /// phases within the `limits`.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl ModelServer {
     pub fn serve(
         &self,
         mut channel: Channel,
-        caller: &Caller,
+        peer: &Peer,
         terms: &Terms,
         limits: &Limits,
         watch: &mut Watch,
@@ -189,7 +189,7 @@ impl ModelServer {
             // A chat asks for each of its turns, and a pool when it is spent.
             let reads = !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat);
             event::ask(watch, if reads { request.positions() } else { 0 })?;
-            self.accept(caller, request, kind, terms, begun, watch)
+            self.accept(peer, request, kind, terms, begun, watch)
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, accept);
         let (request, terms, grant) = opening::complaining(&mut channel, received)?;
@@ -204,12 +204,12 @@ impl ModelServer {
                 let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
                 return chat::talk(channel, &setting, limits, watch);
             }
-            Grant::Fill(place) => return self.fill(channel, caller, terms, &request, *place, watch),
+            Grant::Fill(place) => return self.fill(channel, peer, terms, &request, *place, watch),
         };
         watch(Event::Setup);
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
-        let source = self.source(stock, caller);
+        let source = self.source(stock, peer);
         let ready = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, watch)?;
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
@@ -227,14 +227,14 @@ impl ModelServer {
     /// Grants or refuses a session that began at `begun`, within the limits. Nothing is used up by it.
     fn accept(
         &self,
-        caller: &Caller,
+        peer: &Peer,
         request: &Request,
         kind: SessionKind,
         terms: &Terms,
         begun: SystemTime,
         watch: &mut Watch,
     ) -> Result<Grant, Error> {
-        let peer = caller.key.as_deref();
+        let key = peer.key.as_deref();
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match kind {
             SessionKind::Generate | SessionKind::Score => Ok(Grant::Generate),
@@ -242,16 +242,16 @@ impl ModelServer {
             SessionKind::Fill { part, kept } => {
                 let filled = Filled { id: PoolId::random(), part };
                 if let Some(kept) = kept {
-                    pools()?.forget(peer, &kept, begun)?;
+                    pools()?.forget(key, &kept, begun)?;
                 }
-                let place = pools()?.draft(filled.id, peer, request.lengths, part)?;
-                let purpose = self.purpose(peer, terms, request.lengths, request.texts, watch)?.part(part)?;
+                let place = pools()?.draft(filled.id, key, request.lengths, part)?;
+                let purpose = self.purpose(key, terms, request.lengths, request.texts, watch)?.part(part)?;
                 Ok(Grant::Fill(Box::new((filled, place, purpose))))
             }
             SessionKind::Spend(ids) => {
                 let pool = pools()?.set(&ids)?;
                 pool.check_bound(request)?;
-                let purposes = self.purpose(peer, terms, pool.bound(), request.texts, watch)?.parts(pool.last())?;
+                let purposes = self.purpose(key, terms, pool.bound(), request.texts, watch)?.parts(pool.last())?;
                 pool.check(&purposes, request)?;
                 Ok(Grant::Spend(Box::new((pools()?.set_aside(pool)?, purposes))))
             }
@@ -270,21 +270,21 @@ impl ModelServer {
         Purpose::new(&self.public, terms, bound, texts, Some(digest), peer, watch)
     }
 
-    /// Where the correlations of a session with `caller` come from.
-    fn source<'a>(&'a self, stock: Option<Stock>, caller: &'a Caller) -> Source<'a> {
+    /// Where the correlations of a session with `peer` come from.
+    fn source<'a>(&'a self, stock: Option<Stock>, peer: &'a Peer) -> Source<'a> {
         let halves = match self.halves_by_client {
-            true => self.halves.of_client(&helper::digest(caller.key.as_deref())),
+            true => self.halves.of_client(&helper::digest(peer.key.as_deref())),
             false => self.halves.clone(),
         };
         let (to_helper, halves) = (self.to_helper.as_ref(), Some(halves));
-        Source { stock, peer: caller, to_helper, halves }
+        Source { stock, peer: peer, to_helper, halves }
     }
 
     /// The session of a client that fills a pool.
     fn fill(
         &self,
         mut channel: Channel,
-        caller: &Caller,
+        peer: &Peer,
         terms: &Terms,
         request: &Request,
         (filled, place, purpose): (Filled, Place, Purpose),
@@ -294,7 +294,7 @@ impl ModelServer {
         opening::name_pool(&mut channel, filled.id)?;
         watch(Event::Setup);
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let source = self.source(None, caller);
+        let source = self.source(None, peer);
         let (stock, helped) =
             correlations::make(&mut engine, &self.model.weights(), terms, &purpose, &source, watch)?;
         engine.channel().confirm_transcript()?;

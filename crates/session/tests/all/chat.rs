@@ -15,7 +15,7 @@ use waggle_protocols::Fixed;
 use waggle_session::Error;
 use waggle_session::party::chat::{Positions, Slices, Turn, slices};
 use waggle_session::party::{
-    Caller, ChatSession, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Terms, nobody,
+    ChatSession, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Peer, Terms, nobody,
 };
 use waggle_tokenizer::ChatTemplate;
 
@@ -65,10 +65,10 @@ fn within<T: Send>(
     thread::scope(|scope| {
         let server = Channel::new(Role::Server, server);
         let hosted = &hosted;
-        let server = scope.spawn(move || hosted.serve(server, &Caller::default(), terms, limits, observer));
+        let server = scope.spawn(move || hosted.serve(server, &Peer::default(), terms, limits, observer));
         let client = Channel::new(Role::Client, client);
         let options = ClientOptions { template: true, ..ClientOptions::default() };
-        let session = ClientSession::open(client, &Caller::default(), terms, &options).unwrap();
+        let session = ClientSession::open(client, &Peer::default(), terms, &options).unwrap();
         let talked = talk(session.chat(BOUND, &mut nobody));
         (talked, server.join().unwrap())
     })

@@ -13,7 +13,7 @@ use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Role, memory_pair};
 use waggle_protocols::Fixed;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, SessionPlan, Terms, nobody,
+    ClientOptions, ClientSession, Limits, ModelServer, Peer, Request, SessionPlan, Terms, nobody,
 };
 
 use crate::outcome::untimed;
@@ -209,9 +209,9 @@ fn parties_that_want_other_chunks_hear_of_it() {
     thread::scope(|scope| {
         let server = Channel::new(Role::Server, server);
         let server =
-            scope.spawn(|| hosted.serve(server, &Caller::default(), &server_terms, &Limits::default(), &mut nobody));
+            scope.spawn(|| hosted.serve(server, &Peer::default(), &server_terms, &Limits::default(), &mut nobody));
         let client = Channel::new(Role::Client, client);
-        let refused = ClientSession::open(client, &Caller::default(), &client_terms, &ClientOptions::default());
+        let refused = ClientSession::open(client, &Peer::default(), &client_terms, &ClientOptions::default());
         let refused = refused.err().expect("the terms differ").to_string();
         assert!(refused.contains("prefill-chunk") && refused.contains('5'), "{refused}");
         server.join().unwrap().unwrap_err();

@@ -17,7 +17,7 @@ use waggle_net::{Channel, Link, NetError, Role, memory_pair};
 use waggle_protocols::{Evaluation, Fixed, FixedLoader};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Prompt, Request, SessionPlan,
+    ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Peer, Prompt, Request, SessionPlan,
     Terms, nobody,
 };
 
@@ -323,14 +323,14 @@ impl<'a> Session<'a> {
         thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, server);
-                self.hosted.serve(channel, &Caller::default(), &self.terms, &self.limits, eyes)
+                self.hosted.serve(channel, &Peer::default(), &self.terms, &self.limits, eyes)
             });
             let link: Box<dyn Link> = match lie {
                 Some(lie) => Box::new(Lying { link: client, lie }),
                 None => Box::new(client),
             };
             let channel = Channel::new(Role::Client, link);
-            let opened = ClientSession::open(channel, &Caller::default(), &self.terms, &ClientOptions::default());
+            let opened = ClientSession::open(channel, &Peer::default(), &self.terms, &ClientOptions::default());
             let client = opened.and_then(|session| {
                 let mut sampler = sampler(self.seed, self.terms.reveal);
                 let session = match self.draft {

@@ -8,7 +8,7 @@ use waggle_fuzz::{Corpus, memory};
 use waggle_model::{ModelSpec, Next, Sampler};
 use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, NetError, Role};
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, Request, Terms, nobody};
+use waggle_session::party::{ClientOptions, ClientSession, Limits, Peer, Request, Terms, nobody};
 use waggle_session::pool::{Pool, PoolError, Purpose};
 use waggle_session::{Disclosure, Error};
 
@@ -65,8 +65,7 @@ fn typed<T>(outcome: Result<T, Error>) -> Option<T> {
 fn meet(bytes: Vec<u8>) {
     let (outcome, memory) = memory::peak(|| {
         let channel = Channel::new(Role::Client, Recorded::new(bytes.clone()));
-        let opened =
-            ClientSession::open(channel, &Caller::default(), &terms(Mode::Plain), &ClientOptions::default())?;
+        let opened = ClientSession::open(channel, &Peer::default(), &terms(Mode::Plain), &ClientOptions::default())?;
         let prompt: Vec<u32> = PROMPT.iter().map(|id| id % opened.model().spec.vocabulary() as u32).collect();
         let mut sampler = Sampler::greedy();
         opened.generate(&prompt, TOKENS, Next::Pick(&mut sampler), &mut nobody)
@@ -118,7 +117,7 @@ fn fuzz_verdict() {
 fn host(bytes: &[u8], mode: Mode) {
     let (outcome, memory) = memory::peak(|| {
         let channel = Channel::new(Role::Server, Recorded::new(bytes));
-        shared().serve(channel, &Caller::default(), &terms(mode), &Limits::default(), &mut nobody)
+        shared().serve(channel, &Peer::default(), &terms(mode), &Limits::default(), &mut nobody)
     });
     assert!(typed(outcome).is_none(), "a session needs more than an opening");
     assert!(memory < 8 * bytes.len() + (64 << 20), "{memory} bytes");

@@ -11,7 +11,7 @@ use waggle_net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
 use waggle_protocols::{HelperDeals, Part};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, PublicModel, Request,
+    ClientOptions, ClientSession, DealtSession, Limits, ModelServer, Outcome, Pairing, Peer, PublicModel, Request,
     SessionPlan, Terms, ToHelper, nobody,
 };
 use waggle_session::pool::{PoolError, PoolSet, Pools, part_path};
@@ -40,8 +40,8 @@ fn terms() -> Terms {
     dealing(HelperDeals::Words)
 }
 
-fn caller(key: &str) -> Caller {
-    Caller { key: Some(key.into()) }
+fn peer(key: &str) -> Peer {
+    Peer { key: Some(key.into()) }
 }
 
 pub(crate) type Dealt = Result<Option<DealtSession>, Error>;
@@ -54,7 +54,7 @@ fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, h
         let (pairing, ended) = (pairing.clone(), ended.lock().unwrap().clone());
         thread::spawn(move || {
             let channel = Channel::new(Role::Server, Harmed { link: there, harm });
-            ended.send(pairing.attend(channel, &caller(key)))
+            ended.send(pairing.attend(channel, &peer(key)))
         });
         Ok(Channel::new(Role::Client, here))
     })
@@ -162,10 +162,10 @@ fn parties(
     thread::scope(|scope| {
         let server = scope.spawn(|| {
             let channel = Channel::new(Role::Server, there);
-            hosted.serve(channel, &caller(KEYS[0]), theirs, &Limits::default(), &mut nobody)
+            hosted.serve(channel, &peer(KEYS[0]), theirs, &Limits::default(), &mut nobody)
         });
         let channel = Channel::new(Role::Client, here);
-        let open = ClientSession::open(channel, &caller(KEYS[1]), ours, &ClientOptions::default());
+        let open = ClientSession::open(channel, &peer(KEYS[1]), ours, &ClientOptions::default());
         [open.and_then(run), server.join().unwrap()]
     })
 }

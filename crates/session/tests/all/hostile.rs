@@ -12,7 +12,7 @@ use waggle_net::{Channel, Role};
 use waggle_protocols::Part;
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Terms, nobody,
+    ClientOptions, ClientSession, Limits, ModelServer, Outcome, Peer, PublicModel, Terms, nobody,
 };
 use waggle_session::pool::{PoolSet, Pools, part_path};
 
@@ -113,7 +113,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
         party(move || {
             let channel = Channel::new(Role::Server, server);
             let serve = |hosted: &ModelServer| {
-                hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut nobody)
+                hosted.serve(channel, &Peer::default(), &terms, &Limits::default(), &mut nobody)
             };
             match pools {
                 // Hosts with pools are made anew: the directory is the session's own.
@@ -127,7 +127,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
     let client = party(move || {
         let opened = ClientSession::open(
             Channel::new(Role::Client, client),
-            &Caller::default(),
+            &Peer::default(),
             &terms,
             &ClientOptions::default(),
         )?;

@@ -12,7 +12,7 @@ use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Role, memory_pair};
 use waggle_protocols::Fixed;
 use waggle_session::Error;
-use waggle_session::party::{Caller, ModelServer, Terms, nobody};
+use waggle_session::party::{ModelServer, Peer, Terms, nobody};
 
 use crate::parties::{agree, load_fixed_for};
 
@@ -193,7 +193,7 @@ fn models_and_servers_of_other_policies_are_refused() {
         let terms = Terms { policy: asked.clone(), ..crate::outcome::fine_terms() };
         let channel = Channel::new(Role::Server, link);
         let limits = waggle_session::party::Limits::NONE;
-        server.serve(channel, &Caller::default(), &terms, &limits, &mut nobody).map(|_| ()).unwrap_err()
+        server.serve(channel, &Peer::default(), &terms, &limits, &mut nobody).map(|_| ()).unwrap_err()
     };
     let full = PolicySpec::default();
     for (loaded, asked) in [(&full, &policy), (&policy, &full)] {

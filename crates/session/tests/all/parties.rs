@@ -13,7 +13,7 @@ use waggle_planner::{Plan, Planner};
 use waggle_protocols::{Fixed, FixedLoader, FixedWeight, Options, Secure};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Terms, nobody,
+    ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, Outcome, Peer, Terms, nobody,
 };
 
 /// Books prefill and decode apart.
@@ -173,9 +173,9 @@ pub(crate) fn watched<T>(
     let (here, there) = memory_pair(Duration::from_secs(60));
     std::thread::scope(|scope| {
         let channel = Channel::new(Role::Server, there);
-        let server = scope.spawn(|| hosted.serve(channel, &Caller::default(), terms, limits, observer));
+        let server = scope.spawn(|| hosted.serve(channel, &Peer::default(), terms, limits, observer));
         let channel = Channel::new(Role::Client, here);
-        let opened = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default());
+        let opened = ClientSession::open(channel, &Peer::default(), terms, &ClientOptions::default());
         let done = opened.and_then(client);
         (done, server.join().unwrap())
     })

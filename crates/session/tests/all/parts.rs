@@ -7,7 +7,7 @@ use waggle_model::{Lengths, Next, Sampler, bundled};
 use waggle_net::{Entry, Phase, Role};
 use waggle_protocols::Part;
 use waggle_session::Error;
-use waggle_session::party::{Caller, ModelServer, Outcome, SessionPlan, nobody};
+use waggle_session::party::{ModelServer, Outcome, Peer, SessionPlan, nobody};
 use waggle_session::pool::{Found, PoolError, PoolSet, Pools, State, find, part_path};
 
 use crate::outcome::untimed;
@@ -189,7 +189,7 @@ fn a_server_refuses_what_is_no_set() {
     refused("the file was replaced", &|error| matches!(error, PoolError::Replaced { .. }));
     fs::rename(&one, &two).unwrap();
     // A part that another client filled.
-    let stranger = Caller { key: Some("ed25519:stranger".into()) };
+    let stranger = Peer { key: Some("ed25519:stranger".into()) };
     let foreign = dir.path().join("foreign");
     let filled = session_as(&hosted, &stranger, |opened| opened.fill_part(BOUND, part(1, 2), &foreign, &mut nobody));
     let id = filled[1].as_ref().unwrap().filled.unwrap().id;

@@ -9,7 +9,7 @@ use waggle_model::{GenerateOptions, Input, Lengths, Next, NoHooks, Reveal, Sampl
 use waggle_net::{Channel, Handshake, NetError, Role, memory_pair};
 use waggle_session::Error;
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, PROTOCOL, Prompt, Request, SessionPlan,
+    ClientOptions, ClientSession, Event, Flow, Limits, ModelServer, PROTOCOL, Peer, Prompt, Request, SessionPlan,
     Terms, nobody,
 };
 
@@ -32,9 +32,9 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
         ClientOptions { tokenizer: true, expected: Some(&hosted.public().spec), ..ClientOptions::default() };
     let (client, server) = channels();
     let (client, server) = thread::scope(|scope| {
-        let server = scope
-            .spawn(|| hosted.serve(server, &Caller::default(), &terms, &Limits::default(), &mut nobody).unwrap());
-        let session = ClientSession::open(client, &Caller::default(), &terms, &options).unwrap();
+        let server =
+            scope.spawn(|| hosted.serve(server, &Peer::default(), &terms, &Limits::default(), &mut nobody).unwrap());
+        let session = ClientSession::open(client, &Peer::default(), &terms, &options).unwrap();
         assert_eq!(session.model(), hosted.public());
         let mut sampler = Sampler::greedy();
         let client = session.stopping_at_eos().generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut nobody).unwrap();
@@ -146,7 +146,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
             // The client may hang up in the middle of it.
             let _ = lie(&mut server);
         });
-        let opened = ClientSession::open(client, &Caller::default(), &Terms::default(), &ClientOptions::default());
+        let opened = ClientSession::open(client, &Peer::default(), &Terms::default(), &ClientOptions::default());
         let generated = opened.and_then(|session| {
             let mut sampler = Sampler::greedy();
             session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut nobody)

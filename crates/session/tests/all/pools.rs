@@ -8,7 +8,7 @@ use std::{io, thread};
 
 use waggle_net::{Channel, Link, Role, memory_pair};
 use waggle_session::Error;
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Terms, nobody};
+use waggle_session::party::{ClientOptions, ClientSession, Limits, ModelServer, Outcome, Peer, Terms, nobody};
 use waggle_session::pool::{Found, State, find};
 
 /// Two phases.
@@ -23,16 +23,16 @@ pub(crate) fn session(
     hosted: &ModelServer,
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
-    session_as(hosted, &Caller::default(), client)
+    session_as(hosted, &Peer::default(), client)
 }
 
-/// [`session`], where each party sees the key of `caller` at the other end.
+/// [`session`], where each party sees the key of `peer` at the other end.
 pub(crate) fn session_as(
     hosted: &ModelServer,
-    caller: &Caller,
+    peer: &Peer,
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
-    over(hosted, caller, memory_pair(Duration::from_secs(60)), [&terms(), &terms()], client)
+    over(hosted, peer, memory_pair(Duration::from_secs(60)), [&terms(), &terms()], client)
 }
 
 /// [`session`] of a client and a server with these terms.
@@ -41,20 +41,20 @@ pub(crate) fn session_under(
     terms: [&Terms; 2],
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
-    over(hosted, &Caller::default(), memory_pair(Duration::from_secs(60)), terms, client)
+    over(hosted, &Peer::default(), memory_pair(Duration::from_secs(60)), terms, client)
 }
 
 fn over(
     hosted: &ModelServer,
-    caller: &Caller,
+    peer: &Peer,
     (here, there): (impl Link + 'static, impl Link + 'static),
     [ours, theirs]: [&Terms; 2],
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
     let (here, there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
     thread::scope(|scope| {
-        let server = scope.spawn(|| hosted.serve(there, caller, theirs, &Limits::default(), &mut nobody));
-        let opened = ClientSession::open(here, caller, ours, &ClientOptions::default());
+        let server = scope.spawn(|| hosted.serve(there, peer, theirs, &Limits::default(), &mut nobody));
+        let opened = ClientSession::open(here, peer, ours, &ClientOptions::default());
         [opened.and_then(client), server.join().unwrap()]
     })
 }
@@ -106,7 +106,7 @@ pub(crate) fn cut(
     let sent: [Arc<AtomicUsize>; 2] = Default::default();
     let here = Dying { link: here, left: client, dead: false, sent: sent[0].clone() };
     let there = Dying { link: there, left: server, dead: false, sent: sent[1].clone() };
-    let ended = over(hosted, &Caller::default(), (here, there), [&terms(), &terms()], run);
+    let ended = over(hosted, &Peer::default(), (here, there), [&terms(), &terms()], run);
     (ended.map(|result| result.is_ok()), sent.map(|sent| sent.load(Ordering::Relaxed)))
 }
 

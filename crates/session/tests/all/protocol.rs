@@ -9,7 +9,7 @@ use std::time::Duration;
 use waggle_model::bundled;
 use waggle_net::{Channel, Handshake, Role, memory_pair};
 use waggle_session::Error;
-use waggle_session::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Terms, nobody};
+use waggle_session::party::{ClientOptions, ClientSession, Limits, ModelServer, PROTOCOL, Peer, Terms, nobody};
 
 use crate::fuzz::opening;
 use crate::hostile::Mode;
@@ -24,12 +24,12 @@ fn against(role: Role, number: Option<&str>) -> Error {
             let hello = number.into_iter().fold(Handshake::new(), |hello, number| hello.agree("protocol", number));
             hello.run(&mut theirs).expect_err("they differ");
         });
-        let (caller, terms) = (Caller::default(), Terms::default());
+        let (peer, terms) = (Peer::default(), Terms::default());
         let outcome = match role {
-            Role::Client => ClientSession::open(ours, &caller, &terms, &ClientOptions::default()).map(drop),
+            Role::Client => ClientSession::open(ours, &peer, &terms, &ClientOptions::default()).map(drop),
             Role::Server => {
                 let hosted = ModelServer::builder().load(bundled("shakespeare-gpt2").unwrap()).unwrap();
-                hosted.serve(ours, &caller, &terms, &Limits::default(), &mut nobody).map(drop)
+                hosted.serve(ours, &peer, &terms, &Limits::default(), &mut nobody).map(drop)
             }
         };
         outcome.expect_err("they differ")

@@ -12,7 +12,7 @@ use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Link, Phase, Role, memory_pair};
 use waggle_protocols::{FRAC, Fixed, FixedLoader, Part};
 use waggle_session::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, SessionPlan, Terms, nobody,
+    ClientOptions, ClientSession, Limits, ModelServer, Outcome, Peer, Request, SessionPlan, Terms, nobody,
 };
 use waggle_session::pool::{PoolError, PoolSet, Pools};
 use waggle_session::{Base, BaseError, Error};
@@ -71,10 +71,9 @@ fn over(
 ) -> [Result<Outcome, Error>; 2] {
     std::thread::scope(|scope| {
         let channel = Channel::new(Role::Server, there);
-        let server =
-            scope.spawn(|| hosted.serve(channel, &Caller::default(), terms, &Limits::default(), &mut nobody));
+        let server = scope.spawn(|| hosted.serve(channel, &Peer::default(), terms, &Limits::default(), &mut nobody));
         let (channel, options) = (Channel::new(Role::Client, here), ClientOptions { base, ..Default::default() });
-        let done = ClientSession::open(channel, &Caller::default(), terms, &options).and_then(client);
+        let done = ClientSession::open(channel, &Peer::default(), terms, &options).and_then(client);
         [done, server.join().unwrap()]
     })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 use waggle_net::{Channel, Entry, PublicKey, Role};
-use waggle_session::party::{Caller, DealtSession, Pairing};
+use waggle_session::party::{DealtSession, Pairing, Peer};
 
 use super::desk::{Desk, Places};
 use super::door::{Door, Idle, Place};
@@ -166,8 +166,8 @@ fn attend(shared: &Shared, stream: TcpStream, place: Place) -> Result<Option<Dea
         let advice = shared.host.advice(key);
         return Err(ServeError::Stranger { advice, key }.into());
     }
-    let caller = Caller { key: key.map(|key| key.to_string()) };
-    let seat = shared.desk.enter(caller.key.as_deref()).and_then(|mut seat| {
+    let peer = Peer { key: key.map(|key| key.to_string()) };
+    let seat = shared.desk.enter(peer.key.as_deref()).and_then(|mut seat| {
         seat.wait(TICK, |_| Ok::<_, Full>(()))?;
         Ok(seat)
     });
@@ -178,7 +178,7 @@ fn attend(shared: &Shared, stream: TcpStream, place: Place) -> Result<Option<Dea
             return Err(full.into());
         }
     };
-    match shared.pairing.attend(channel, &caller) {
+    match shared.pairing.attend(channel, &peer) {
         Err(_) if limit.expired() => Err(ServeError::TooLong(session_limit.as_secs_f64()).into()),
         attended => Ok(attended?),
     }

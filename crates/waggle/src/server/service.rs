@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 
 use waggle_model::Reveal;
-use waggle_session::party::{self, Caller, Limits, ModelServer, Open, Outcome};
+use waggle_session::party::{self, Limits, ModelServer, Open, Outcome, Peer};
 use waggle_session::pool::{count, find};
 
 use super::accounts::Book;
@@ -43,21 +43,21 @@ pub(super) struct Service {
 
 impl Service {
     /// Whether a client is this server's own: it proves the same key, or neither party proves any.
-    pub(super) fn owns(&self, caller: &Caller) -> bool {
-        self.host.key().map(|key| key.to_string()) == caller.key
+    pub(super) fn owns(&self, peer: &Peer) -> bool {
+        self.host.key().map(|key| key.to_string()) == peer.key
     }
 
     /// The terms for a client: another's learns tokens alone, unless the server says otherwise.
-    pub(super) fn terms_for(&self, caller: &Caller) -> party::Terms {
-        let of_key = if self.owns(caller) { Reveal::Logits } else { Reveal::Token };
+    pub(super) fn terms_for(&self, peer: &Peer) -> party::Terms {
+        let of_key = if self.owns(peer) { Reveal::Logits } else { Reveal::Token };
         let reveal = self.config.terms.reveal.unwrap_or(of_key);
         let open = Open { reveal: false, ..self.terms.open };
         party::Terms { reveal, open, ..self.terms.clone() }
     }
 
     /// The accounts in which a client's positions are counted.
-    pub(super) fn accounts_of(&self, caller: &Caller) -> Option<&Book> {
-        let counted = self.config.max_reveals != Reveals::OfModel || !self.owns(caller);
+    pub(super) fn accounts_of(&self, peer: &Peer) -> Option<&Book> {
+        let counted = self.config.max_reveals != Reveals::OfModel || !self.owns(peer);
         self.accounts.as_ref().filter(|_| counted)
     }
 

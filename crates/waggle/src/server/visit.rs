@@ -10,7 +10,7 @@ use waggle_files::write_json;
 use waggle_model::Step;
 use waggle_net::{Admission, Channel, Link, NetError, PublicKey, Role, await_client, send_admission};
 use waggle_session::Error as SessionError;
-use waggle_session::party::{Caller, Event, Flow, Outcome};
+use waggle_session::party::{Event, Flow, Outcome, Peer};
 
 use super::desk::Seat;
 use super::door::Place;
@@ -122,7 +122,7 @@ fn attend(
     if let Some(key) = key {
         tracing::Span::current().record("key", tracing::field::display(key));
     }
-    let caller = Caller { key: key.map(|key| key.to_string()) };
+    let peer = Peer { key: key.map(|key| key.to_string()) };
     let mut link = Tallied { link, metrics: server.metrics.clone() };
     *stage = Stage::Waiting;
     // The connection is no longer idle; other limits apply from here on.
@@ -159,7 +159,7 @@ fn attend(
         .watch
         .limit(stream, server.config.session_limit)
         .map_err(|source| NetError::Io { step: "accept", source })?;
-    let served = serve(server, stream, link, &caller);
+    let served = serve(server, stream, link, &peer);
     match served {
         Err(_) if limit.expired() => Err(ServeError::TooLong(server.config.session_limit.as_secs_f64()).into()),
         served => served,
@@ -187,13 +187,12 @@ fn turn_away(mut link: Tallied, error: Error) -> Error {
     error
 }
 
-fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &Caller) -> Result<Outcome, Error> {
+fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, peer: &Peer) -> Result<Outcome, Error> {
     send_admission(&mut link, &Admission::Granted)?;
     let channel = Channel::new(Role::Server, server.config.network.wrap(link)?);
-    let mut watcher = Watcher { server, stream, caller, idle: None, charged: 0, shown: 0, tokens: 0 };
-    let served = server
-        .hosted
-        .serve(channel, caller, &server.terms_for(caller), &server.limits, &mut |event| watcher.hear(event));
+    let mut watcher = Watcher { server, stream, peer, idle: None, charged: 0, shown: 0, tokens: 0 };
+    let served =
+        server.hosted.serve(channel, peer, &server.terms_for(peer), &server.limits, &mut |event| watcher.hear(event));
     watcher.settle();
     let outcome = match served {
         Err(_) if watcher.idle.is_some() && server.watch.ending() => return Err(Full::Ending.into()),
@@ -236,7 +235,7 @@ fn left(stream: &TcpStream) -> bool {
 struct Watcher<'a> {
     server: &'a Service,
     stream: &'a TcpStream,
-    caller: &'a Caller,
+    peer: &'a Peer,
     /// While nothing runs.
     idle: Option<Idle>,
     /// Positions that are charged, and those that have gone through the model.
@@ -249,10 +248,10 @@ struct Watcher<'a> {
 impl Watcher<'_> {
     /// Credits what was charged and not used.
     fn settle(&mut self) {
-        let Some(accounts) = self.server.accounts_of(self.caller) else { return };
+        let Some(accounts) = self.server.accounts_of(self.peer) else { return };
         let unused = self.charged.saturating_sub(self.shown);
         self.charged = 0;
-        if let Err(error) = accounts.credit(self.caller.key.as_deref(), unused) {
+        if let Err(error) = accounts.credit(self.peer.key.as_deref(), unused) {
             warn!("{}", describe(&error));
         }
     }
@@ -263,10 +262,10 @@ impl Watcher<'_> {
         match event {
             Event::GoesOn if left(self.stream) => return Flow::Abandon,
             Event::Asked(positions) => {
-                if let Some(accounts) = self.server.accounts_of(self.caller)
+                if let Some(accounts) = self.server.accounts_of(self.peer)
                     && positions > 0
                 {
-                    if let Err(error) = accounts.charge(self.caller.key.as_deref(), positions) {
+                    if let Err(error) = accounts.charge(self.peer.key.as_deref(), positions) {
                         return Flow::Refuse(error.into());
                     }
                     self.charged += positions;

@@ -206,7 +206,7 @@ mod tests {
     use waggle_net::{Role, memory_pair};
 
     use super::*;
-    use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, nobody};
+    use crate::party::{ClientOptions, ClientSession, Limits, ModelServer, Peer, nobody};
 
     /// The server holds a client to its bound that forgets it.
     #[test]
@@ -218,10 +218,10 @@ mod tests {
             let (hosted, terms) = (&hosted, &terms);
             let served = scope.spawn(move || {
                 let limits = Limits { conversation: Some(8), ..Limits::default() };
-                hosted.serve(Channel::new(Role::Server, server), &Caller::default(), terms, &limits, &mut nobody)
+                hosted.serve(Channel::new(Role::Server, server), &Peer::default(), terms, &limits, &mut nobody)
             });
             let channel = Channel::new(Role::Client, client);
-            let session = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default()).unwrap();
+            let session = ClientSession::open(channel, &Peer::default(), terms, &ClientOptions::default()).unwrap();
             let mut chat = session.chat(Lengths { prompt: 9, tokens: 2 }, &mut nobody).unwrap();
             assert_eq!(
                 (chat.positions(), chat.silence()),
