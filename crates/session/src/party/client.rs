@@ -228,7 +228,7 @@ impl ClientSession {
     /// # Errors
     /// As [`ClientSession::fill`].
     pub fn fill_part(self, bound: Lengths, part: Part, path: &Path, watch: &mut Watch) -> Result<Outcome, Error> {
-        let draft = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
+        let unfinished = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
         watch(Event::Setup);
         let ClientSession { mut channel, server, terms, model: public, base, .. } = self;
         let ClientSession { kept, texts, all_positions, to_helper, .. } = self;
@@ -243,7 +243,7 @@ impl ClientSession {
         let source = Source { stock: None, peer: &server, to_helper: to_helper.as_ref(), halves: None };
         let (stock, helped) = correlations::make(&mut engine, &model.weights(), &terms, &purpose, &source, watch)?;
         engine.channel().confirm_transcript()?;
-        let written = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
+        let written = unfinished.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
         let publish = written.map(|written| || Ok(written.publish()?));
         correlations::keep(engine.channel(), publish).map_err(|e| e.pool_at(path))?;
         let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(watch));

@@ -244,7 +244,7 @@ impl ModelServer {
                 if let Some(kept) = kept {
                     pools()?.forget(key, &kept, begun)?;
                 }
-                let place = pools()?.draft(filled.id, key, request.lengths, part)?;
+                let place = pools()?.reserve(filled.id, key, request.lengths, part)?;
                 let purpose = self.purpose(key, terms, request.lengths, request.texts, watch)?.part(part)?;
                 Ok(Grant::Fill(Box::new((filled, place, purpose))))
             }
@@ -290,7 +290,7 @@ impl ModelServer {
         (filled, place, purpose): (Filled, Place, Purpose),
         watch: &mut Watch,
     ) -> Result<Outcome, Error> {
-        let (draft, waiting) = place.split();
+        let (unfinished, waiting) = place.split();
         opening::name_pool(&mut channel, filled.id)?;
         watch(Event::Setup);
         let mut engine = Secure::new(channel, terms.protocol)?;
@@ -298,7 +298,7 @@ impl ModelServer {
         let (stock, helped) =
             correlations::make(&mut engine, &self.model.weights(), terms, &purpose, &source, watch)?;
         engine.channel().confirm_transcript()?;
-        let written = draft.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
+        let written = unfinished.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
         correlations::keep_for_client(engine.channel(), written, &waiting)?;
         let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(watch));
         Ok(Outcome { filled: Some(filled), helper: [None, helped], ..outcome })

@@ -32,7 +32,7 @@ pub struct Pools {
 
 impl Pools {
     /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in
-    /// it. What crashes left there is removed: drafts, claimed files, and files that have waited for
+    /// it. What crashes left there is removed: unfinished and claimed files, and files that have waited for
     /// [`PENDING_AGE`](super::PENDING_AGE).
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Pools {
     /// # Errors
     /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those
     /// that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
-    pub(crate) fn draft(
+    pub(crate) fn reserve(
         &self,
         id: PoolId,
         peer: Option<&str>,
@@ -96,9 +96,13 @@ impl Pools {
         if pools(&mine(with_new(entries(&files, State::Pending)))) > max_per_peer {
             return Err(PoolError::Waiting { limit: max_per_peer });
         }
-        let draft = UnfinishedPool::create(&self.path(id))?;
+        let unfinished = UnfinishedPool::create(&self.path(id))?;
         filling.push(new.clone());
-        Ok(Place { draft, pending: self.pending(id), quota: Quota { filling: self.filling.clone(), entry: new } })
+        Ok(Place {
+            unfinished,
+            pending: self.pending(id),
+            quota: Quota { filling: self.filling.clone(), entry: new },
+        })
     }
 
     /// Removes `peer`'s files but those of `kept`: the client says that it has no part of any other. A file that
@@ -212,19 +216,19 @@ pub fn count(files: &[Found]) -> usize {
 /// The place of a pool that is being filled, which counts as one.
 #[derive(Debug)]
 pub(crate) struct Place {
-    draft: UnfinishedPool,
+    unfinished: UnfinishedPool,
     pending: PathBuf,
     quota: Quota,
 }
 
 impl Place {
-    /// The draft, and what turns it into a pool.
+    /// The unfinished file, and what turns it into a pool.
     pub(crate) fn split(self) -> (UnfinishedPool, Waiting) {
-        (self.draft, Waiting { pending: self.pending, _quota: self.quota })
+        (self.unfinished, Waiting { pending: self.pending, _quota: self.quota })
     }
 }
 
-/// Where a draft waits.
+/// Where an unfinished file waits.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pending: PathBuf,
@@ -232,7 +236,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Puts the draft there.
+    /// Puts the file there.
     pub(crate) fn begin(&self, written: Written) -> Result<Pending, PoolError> {
         written.wait_at(self.pending.clone())
     }

@@ -107,7 +107,7 @@ impl Found {
         self.header.as_ref().err()
     }
 
-    /// Whether a crash left it: a draft or a claimed file that no process works on, or a file that has waited longer
+    /// Whether a crash left it: an unfinished or a claimed file that no process works on, or a file that has waited longer
     /// than [`PENDING_AGE`].
     pub fn is_stale(&self) -> bool {
         match self.state {
@@ -171,7 +171,7 @@ fn look_at(path: &Path) -> io::Result<Option<Found>> {
     let state = state(path);
     let mut magic = Vec::new();
     file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
-    // A draft may be empty so far.
+    // An unfinished file may be empty so far.
     if magic != MAGIC && !(state == State::Draft && MAGIC.starts_with(&magic)) {
         return Ok(None);
     }

@@ -30,13 +30,13 @@
 //!
 //! | state | name | counts | leaves it by |
 //! |---|---|---|---|
-//! | draft | `NAME.HEX.draft` | no | a rename when it is whole and synced; removed on failure |
+//! | unfinished | `NAME.HEX.draft` | no | a rename when it is whole and synced; removed on failure |
 //! | pending (server) | `ID.pending` | no | a rename to a pool, or a claim |
 //! | pool | what the user says; `ID.pool` at the server | yes | a claim |
 //! | claimed | `*.claimed` | no | removal when it is read |
 //!
-//! The process that works on a draft or a claimed file locks it. A file without a lock was left by a crash. A server
-//! removes it when it starts, `waggle pools rm --stale` at any time.
+//! The process that works on an unfinished or a claimed file locks it. A file without a lock was left by a crash. A
+//! server removes it when it starts, `waggle pools rm --stale` at any time.
 //!
 //! # Parts
 //!
@@ -59,9 +59,9 @@
 //!
 //! | message | from | its sender did before | client | server |
 //! |---|---|---|---|---|
-//! | none yet | | | removes its draft | removes its draft |
-//! | ready, or why not | client | wrote and synced its draft | removes its draft | removes its draft |
-//! | ready, or why not | server | wrote and synced its draft, made it pending | removes its draft | pending |
+//! | none yet | | | removes its file | removes its file |
+//! | ready, or why not | client | wrote and synced its file | removes its file | removes its file |
+//! | ready, or why not | server | wrote and synced its file, made it pending | removes its file | pending |
 //! | kept, or why not | client | published | pool | pool; pending if the message is lost |
 //!
 //! *Spending.*
@@ -73,7 +73,7 @@
 //! | claimed, or why not | client | read and removed its pool | nothing | nothing; pending if the message is lost |
 //! | claimed, or why not | server | read and removed its part | nothing | nothing |
 //!
-//! A crash (of the process or the machine) leaves what its row says, and perhaps a draft or a claimed file in the
+//! A crash (of the process or the machine) leaves what its row says, and perhaps an unfinished or a claimed file in the
 //! place of a part that would have been removed. So after any crash a client's pool has its partner, as pool or
 //! pending, and a server's pool has the client's. A part without a partner is pending at the server and is removed by
 //! age. If the server was silent for longer than that, it refuses the client's pool by its id.

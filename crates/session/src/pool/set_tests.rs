@@ -36,9 +36,9 @@ fn first_word(part: Part) -> u64 {
 /// Writes `part` of the client's pool of `whole` at `path`.
 fn write_as(path: &Path, whole: &Purpose, part: Part) -> PoolId {
     let (id, purpose) = (PoolId::random(), whole.part(part).unwrap());
-    let draft = UnfinishedPool::create(path).unwrap();
+    let unfinished = UnfinishedPool::create(path).unwrap();
     let stock = stock(&purpose, Role::Client, first_word(part));
-    draft.write(id, Role::Client, &purpose, stock).unwrap().publish().unwrap();
+    unfinished.write(id, Role::Client, &purpose, stock).unwrap().publish().unwrap();
     id
 }
 
@@ -261,9 +261,9 @@ fn parts_count_as_one_pool_together() {
     whole.facts.insert(super::PEER.into(), "a".into());
     let fill = |part: Part| {
         let (id, purpose) = (PoolId::random(), whole.part(part).unwrap());
-        let (draft, waiting) = pools.draft(id, Some("a"), BOUND, part)?.split();
+        let (unfinished, waiting) = pools.reserve(id, Some("a"), BOUND, part)?.split();
         let stock = stock(&purpose, Role::Server, 0);
-        waiting.begin(draft.write(id, Role::Server, &purpose, stock)?)?.publish()
+        waiting.begin(unfinished.write(id, Role::Server, &purpose, stock)?)?.publish()
     };
     let kept = || count(&find(dir.path()).unwrap());
     // One pool from the first part on, and until the last.
@@ -271,7 +271,7 @@ fn parts_count_as_one_pool_together() {
         fill(part).unwrap();
         assert_eq!(kept(), 1);
     }
-    let place = pools.draft(PoolId::random(), Some("a"), BOUND, part(1)).unwrap();
+    let place = pools.reserve(PoolId::random(), Some("a"), BOUND, part(1)).unwrap();
     assert!(matches!(fill(Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })), "the second is being filled");
     fill(part(2)).unwrap();
     drop(place);
@@ -285,9 +285,9 @@ fn parts_count_as_one_pool_together() {
     assert!(matches!(fill(Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
     // Parts for other lengths are of another pool, and so are those of another peer.
     let longer = Lengths { tokens: BOUND.tokens + 1, ..BOUND };
-    let refused = pools.draft(PoolId::random(), Some("a"), longer, part(1));
+    let refused = pools.reserve(PoolId::random(), Some("a"), longer, part(1));
     assert!(matches!(refused, Err(PoolError::FullForPeer { limit: 2 })));
-    assert!(pools.draft(PoolId::random(), Some("b"), BOUND, part(1)).is_ok());
+    assert!(pools.reserve(PoolId::random(), Some("b"), BOUND, part(1)).is_ok());
 }
 
 #[test]
@@ -318,9 +318,9 @@ fn a_server_has_the_parts_in_the_order_of_the_ids() {
     let pools = Pools::open(dir.path(), 9).unwrap();
     let fill = |part: Part| {
         let (id, purpose) = (PoolId::random(), purpose("full").part(part).unwrap());
-        let (draft, waiting) = pools.draft(id, None, BOUND, part).unwrap().split();
+        let (unfinished, waiting) = pools.reserve(id, None, BOUND, part).unwrap().split();
         let stock = stock(&purpose, Role::Server, 0);
-        let written = draft.write(id, Role::Server, &purpose, stock).unwrap();
+        let written = unfinished.write(id, Role::Server, &purpose, stock).unwrap();
         waiting.begin(written).unwrap().publish().unwrap();
         id
     };

@@ -59,13 +59,13 @@ pub(super) fn words(stock: Stock, role: Role) -> Vec<u64> {
     words
 }
 
-fn draft(path: &Path, id: PoolId, role: Role) -> Result<Written, PoolError> {
+fn written(path: &Path, id: PoolId, role: Role) -> Result<Written, PoolError> {
     UnfinishedPool::create(path)?.write(id, role, &purpose("full"), stock(role))
 }
 
 fn write(path: &Path, role: Role) -> PoolId {
     let id = PoolId::random();
-    draft(path, id, role).unwrap().publish().unwrap();
+    written(path, id, role).unwrap().publish().unwrap();
     id
 }
 
@@ -110,8 +110,8 @@ fn what_was_written_comes_back_once() {
 fn a_crash_leaves_nothing_that_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool");
-    let draft = |path: &Path| draft(path, PoolId::random(), Role::Client);
-    let unpublished = draft(&path).unwrap();
+    let mine = |path: &Path| written(path, PoolId::random(), Role::Client);
+    let unpublished = mine(&path).unwrap();
     assert!(matches!(Pool::open(&path, Role::Client), Err(PoolError::Gone)), "it has no name yet");
     drop(unpublished);
     assert!(names(dir.path()).is_empty());
@@ -120,9 +120,9 @@ fn a_crash_leaves_nothing_that_is_read() {
     fs::rename(&path, dir.path().join("pool.claimed")).unwrap();
     assert!(matches!(spend(&path, Role::Client), Err(PoolError::Gone)));
     // An existing file is not overwritten.
-    let late = draft(&path).unwrap();
+    let late = mine(&path).unwrap();
     write(&path, Role::Client);
-    assert!(matches!(draft(&path), Err(PoolError::Exists)));
+    assert!(matches!(mine(&path), Err(PoolError::Exists)));
     assert!(matches!(late.publish(), Err(PoolError::Exists)));
     assert!(spend(&path, Role::Client).is_ok());
 }
@@ -217,9 +217,9 @@ fn ids_are_hexadecimal_and_directories_have_a_limit() {
     assert_ne!(PoolId::random(), PoolId::random());
     let dir = tempfile::tempdir().unwrap();
     let pools = Pools::open(&dir.path().join("a/b"), 1).unwrap();
-    assert!(pools.draft(PoolId::random(), None, BOUND, Part::WHOLE).is_ok());
+    assert!(pools.reserve(PoolId::random(), None, BOUND, Part::WHOLE).is_ok());
     write(&pools.path(id), Role::Server);
-    assert!(matches!(pools.draft(PoolId::random(), None, BOUND, Part::WHOLE), Err(PoolError::Full { limit: 1 })));
+    assert!(matches!(pools.reserve(PoolId::random(), None, BOUND, Part::WHOLE), Err(PoolError::Full { limit: 1 })));
 }
 
 #[cfg(unix)]
@@ -270,8 +270,8 @@ fn a_pool_belongs_to_the_pair_that_filled_it() {
 fn fill(pools: &Pools, id: PoolId, peer: &str) -> super::Pending {
     let mut purpose = purpose("full");
     purpose.facts.insert(super::PEER.into(), peer.into());
-    let (draft, waiting) = pools.draft(id, Some(peer), BOUND, Part::WHOLE).unwrap().split();
-    waiting.begin(draft.write(id, Role::Server, &purpose, stock(Role::Server)).unwrap()).unwrap()
+    let (unfinished, waiting) = pools.reserve(id, Some(peer), BOUND, Part::WHOLE).unwrap().split();
+    waiting.begin(unfinished.write(id, Role::Server, &purpose, stock(Role::Server)).unwrap()).unwrap()
 }
 
 #[test]
@@ -280,27 +280,27 @@ fn quotas_count_pools_and_those_being_filled() {
     let pools = Pools::open(dir.path(), 4).unwrap().with_max_per_peer(2);
     let ids: [PoolId; 4] = std::array::from_fn(|_| PoolId::random());
     // Two sessions at once both count, although neither has a pool.
-    let first = pools.draft(ids[0], Some("a"), BOUND, Part::WHOLE).unwrap();
-    let second = pools.clone().draft(ids[1], Some("a"), BOUND, Part::WHOLE).unwrap();
-    assert!(matches!(pools.draft(ids[2], Some("a"), BOUND, Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
+    let first = pools.reserve(ids[0], Some("a"), BOUND, Part::WHOLE).unwrap();
+    let second = pools.clone().reserve(ids[1], Some("a"), BOUND, Part::WHOLE).unwrap();
+    assert!(matches!(pools.reserve(ids[2], Some("a"), BOUND, Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
     drop((first, second));
     assert!(names(dir.path()).is_empty());
     for id in &ids[..2] {
         fill(&pools, *id, "a").publish().unwrap();
     }
-    assert!(matches!(pools.draft(ids[2], Some("a"), BOUND, Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
+    assert!(matches!(pools.reserve(ids[2], Some("a"), BOUND, Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
     for id in &ids[2..] {
         drop(fill(&pools, *id, "b"));
     }
     // A file that waits is no pool, and has a limit of its own.
     assert!(matches!(
-        pools.draft(PoolId::random(), Some("b"), BOUND, Part::WHOLE),
+        pools.reserve(PoolId::random(), Some("b"), BOUND, Part::WHOLE),
         Err(PoolError::Waiting { limit: 2 })
     ));
-    assert!(pools.draft(PoolId::random(), Some("c"), BOUND, Part::WHOLE).is_ok());
+    assert!(pools.reserve(PoolId::random(), Some("c"), BOUND, Part::WHOLE).is_ok());
     let one_more = Pools::open(dir.path(), 2).unwrap();
     assert!(matches!(
-        one_more.draft(PoolId::random(), Some("c"), BOUND, Part::WHOLE),
+        one_more.reserve(PoolId::random(), Some("c"), BOUND, Part::WHOLE),
         Err(PoolError::Full { limit: 2 })
     ));
 }
@@ -356,6 +356,6 @@ fn what_a_crash_leaves_is_told_from_what_is_in_use() {
     let in_use: Vec<_> = found.iter().filter(|file| file.in_use()).collect();
     assert!(in_use.len() == 1 && matches!(in_use[0].remove(), Err(PoolError::InUse)));
     Pools::open(dir.path(), 1).unwrap();
-    assert_eq!(names(dir.path()).len(), 3, "a draft in use, a pool and a letter");
+    assert_eq!(names(dir.path()).len(), 3, "an unfinished file in use, a pool and a letter");
     drop(living);
 }

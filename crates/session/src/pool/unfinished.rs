@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::file::{FORMAT, Hashed, Header, MAGIC, PIECE_WORDS, beside, check_closed, or_gone, sync_directory};
 use super::{MAX_HEADER_BYTES, PoolError, PoolId, Purpose, hex};
 
-/// Ends the name of a draft.
+/// Ends the name of an unfinished file.
 pub(super) const DRAFT: &str = ".draft";
 
 /// An empty file beside the place of a pool. Dropping it removes the file.
@@ -38,13 +38,13 @@ impl UnfinishedPool {
         rand::make_rng::<rand::rngs::StdRng>().fill_bytes(&mut random);
         let draft = beside(path, &format!(".{}{DRAFT}", hex(&random)));
         let file = waggle_files::private().create_new(true).open(&draft)?;
-        let draft = UnfinishedPool { draft: Some(draft), path: path.into(), file };
+        let unfinished = UnfinishedPool { draft: Some(draft), path: path.into(), file };
         // Where the file system keeps no permissions, no pool would be opened again.
-        check_closed(&draft.file)?;
+        check_closed(&unfinished.file)?;
         // A process that lists the directory may hold the lock for a moment.
-        match draft.file.lock() {
+        match unfinished.file.lock() {
             Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error.into()),
-            _ => Ok(draft),
+            _ => Ok(unfinished),
         }
     }
 
@@ -105,7 +105,7 @@ impl Drop for UnfinishedPool {
     }
 }
 
-/// A draft that is whole and on the disk. Dropping it removes the file.
+/// An unfinished file that is whole and on the disk. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Written(UnfinishedPool);
 
@@ -113,7 +113,7 @@ impl Written {
     /// Gives the file its name: a pool from here on.
     ///
     /// # Errors
-    /// [`PoolError::Exists`] if something stands there by now; the draft is gone then.
+    /// [`PoolError::Exists`] if something stands there by now; the unfinished file is gone then.
     pub fn publish(mut self) -> Result<(), PoolError> {
         let path = self.0.path.clone();
         self.0.rename(&path)
