@@ -333,7 +333,7 @@ impl<W> Model<W> {
 
     /// [`Model::cache`] for so many texts that are read side by side.
     pub(crate) fn cache_of<E: Select<Weight = W>>(&self, texts: usize, policy: &PolicySpec) -> KvCache<E> {
-        KvCache::of(&Layers { texts, ..self.spec.attention() }, policy)
+        KvCache::new(&Layers { texts, ..self.spec.attention() }, policy)
     }
 
     /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,

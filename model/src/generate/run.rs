@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ndarray::{Array2, ArrayView2, Axis, Ix2};
 use waggle_engine::{Engine, Tensor};
-use waggle_mpcache::{KvCache, ScoreSource};
+use waggle_mpcache::{Expected, KvCache, ScoreSource};
 
 use super::{GenerateOptions, Generation, Hooks, Next, Reveal, Step, check, check_draft, check_next};
 use crate::chunks::{chunk_size, read};
@@ -84,22 +84,18 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         check(&spec, prompt, options, cache)?;
         check_next(&spec, options.reveal, &next)?;
         if cache.tokens() == 0 {
-            cache.expect_text(Lengths { prompt: prompt.count, tokens: options.tokens }.positions());
-            if options.draft.is_some() {
-                cache.expect_roll_back();
-            }
+            cache.expect(Expected {
+                prompt: Some(prompt.count),
+                text: Some(Lengths { prompt: prompt.count, tokens: options.tokens }.positions()),
+                rolls_back: options.draft.is_some(),
+                padding: options.padding.clone(),
+            });
         }
         check_draft(options.draft, &options.policy, cache.can_roll_back())?;
         if let (Next::Each(all), Some(_)) = (&next, prompt.ids)
             && all.len() != prompt.texts
         {
             return Err(Error::Sources { expected: prompt.texts, got: all.len() });
-        }
-        if let Some(padding) = &options.padding {
-            cache.pad(padding.clone(), prompt.count);
-        }
-        if cache.tokens() == 0 {
-            cache.expect_prompt(prompt.count);
         }
         if cache.wants_scores() == Some(ScoreSource::ScoringHead) && !model.learned() {
             return Err(Error::NotLearned);
@@ -178,7 +174,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
     pub(super) fn finish(mut self) -> Generation {
         if let ([text], true) = (&self.texts[..], self.options.pad_answer) {
             let unseen = self.out.count - text.tokens.len();
-            self.cache.bury(self.feed.ids.as_ref().map(|_| unseen));
+            self.cache.hide_last(self.feed.ids.as_ref().map(|_| unseen));
         }
         let views: Vec<_> = self.texts.iter().flat_map(|text| &text.logits).map(|rows| rows.view()).collect();
         if !views.is_empty() {
