@@ -102,8 +102,8 @@ pub trait ActivationFunction: 'static {
 
     /// The function over an engine: entries of `x`, of any shape, give entries of the same shape.
     ///
-    /// It is a composition of the engine's operations, and what they reveal (nothing, for all that come in question)
-    /// it reveals. Inputs are below 2^10 in magnitude, and so must be what every operation is given. Errors of the
+    /// The function is a composition of the engine's operations, and reveals what they reveal: nothing, unless it
+    /// selects. Inputs are below 2^10 in magnitude, and so must be what every operation is given. Errors of the
     /// operations add up: the tests of `engine` and `protocols` name those of each.
     fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error>;
 }
@@ -174,7 +174,7 @@ impl Functions {
         Functions(vec![Box::new(exact)])
     }
 
-    /// And on the engine `E`.
+    /// Adds the function on the engine `E`.
     pub fn on<A: ActivationFunction, E: Engine>(mut self) -> Self {
         let apply: Apply<E> = A::apply::<E>;
         self.0.push(Box::new(apply));

@@ -14,7 +14,7 @@ impl FloatModel {
     /// The model of `files`, for generations under `policy`.
     ///
     /// # Errors
-    /// Those of [`Model::load_for`].
+    /// The errors of [`Model::load_for`].
     pub fn open(policy: &PolicySpec, files: &ModelFiles) -> Result<Self, Error> {
         Model::load_for(policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))
     }
@@ -22,7 +22,7 @@ impl FloatModel {
     /// The model of `files`, to fit a scoring head.
     ///
     /// # Errors
-    /// Those of [`Model::load_to_fit`].
+    /// The errors of [`Model::load_to_fit`].
     pub fn open_to_fit(files: &ModelFiles) -> Result<Self, Error> {
         Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint)
     }
@@ -35,7 +35,7 @@ impl FloatModel {
     /// [`generate`] in the clear.
     ///
     /// # Errors
-    /// Those of [`generate`].
+    /// The errors of [`generate`].
     pub fn generate(&self, prompt: Input, options: &GenerateOptions, next: Next) -> Result<Generation, Error> {
         generate(&mut Float::default(), self, prompt, options, next, &mut NoHooks)
     }
@@ -43,7 +43,7 @@ impl FloatModel {
     /// [`generate_with`] in the clear, and [`Float::close_choices`].
     ///
     /// # Errors
-    /// Those of [`generate_with`].
+    /// The errors of [`generate_with`].
     pub fn generate_with(
         &self,
         cache: &mut KvCache<Float>,

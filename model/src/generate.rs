@@ -1,167 +1,24 @@
 //! Prompt in, tokens out: one loop for both parties and every engine.
 
-mod run;
+mod check;
+mod types;
 
-use std::num::NonZeroUsize;
+use std::collections::VecDeque;
 
-use ndarray::Array2;
-use serde::{Deserialize, Serialize};
-use waggle_engine::{Engine, LogitBits, Select};
-use waggle_mpcache::{KvCache, Padding, PolicySpec};
+use ndarray::{Array2, ArrayView2, Axis, Ix2};
+use waggle_engine::{Engine, Select, Tensor};
+use waggle_mpcache::{Expected, KvCache, ScoreSource};
 
-use crate::draft::{Drafts, Guess};
-use crate::image::{ImageShape, MAX_IMAGE_VALUE};
-use crate::{Error, Input, Lengths, Model, ModelSpec, Sampler};
-use run::Run;
-
-/// The outputs that the client learns of each position.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reveal {
-    /// All logits; the client picks the token.
-    #[default]
-    Logits,
-    /// One token: the most probable one, or one that was drawn by noise of the client's ([`Sampler::noise`]).
-    Token,
-}
-
-/// The choices that both parties agree on before a generation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GenerateOptions {
-    /// Number of tokens to generate; at most this many with `stop_at_eos`.
-    pub tokens: usize,
-    /// The outputs that the client learns.
-    pub reveal: Reveal,
-    /// Fractional bits of the logits that it learns.
-    pub logit_bits: LogitBits,
-    /// End after an end-of-text token; the server then learns how many tokens there are.
-    pub stop_at_eos: bool,
-    /// End at the first [`bucket`](crate::bucket) of tokens behind an end-of-text token. The tokens in between stand
-    /// for nothing and are seen by nobody; later turns do not attend to them. The server learns the bucket alone.
-    pub pad_answer: bool,
-    /// Reveal the logits of every position of the prompt too, not only of its last: for evaluation.
-    pub all_positions: bool,
-    /// Which part of the cache a token looks at.
-    pub policy: PolicySpec,
-    /// Tokens of the prompt that go through the model together; `None` lets memory decide. The result is the same,
-    /// the messages are not.
-    pub prefill_chunk: Option<NonZeroUsize>,
-    /// The first tokens of the prompt are padding, or of an encoder's texts the last; the client alone passes their
-    /// numbers. Only with the policy `full`.
-    pub padding: Option<Padding>,
-    /// Guesses that each pass checks; see [`Drafts`]. Only with policies that can take tokens back.
-    pub draft: Option<Drafts>,
-}
-
-/// Where the next token comes from, on the party that knows it.
-pub enum Next<'a> {
-    /// From the logits or from the engine's argmax.
-    Pick(&'a mut Sampler),
-    /// From the logits or the engine's argmax as well; `guess` says what it may be.
-    Drafted {
-        /// Picks each token.
-        sampler: &'a mut Sampler,
-        /// Guesses the next ones, for a generation with [`GenerateOptions::draft`].
-        guess: &'a mut dyn Guess,
-    },
-    /// From this continuation, to compare engines on one text; tokens beyond its end are picked greedily.
-    Forced(&'a [u32]),
-    /// Of several texts, each from a source of its own. Any other source serves all of them in turn.
-    Each(Vec<Next<'a>>),
-}
-
-/// A part of the generation, for the ledger and for progress bars.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The prompt goes through the model and the first token comes out.
-    Prefill,
-    /// Token number `index` >= 1 comes out of the cached model, and further ones if guesses after it are right.
-    Decode {
-        /// Index of the first token that this step produces.
-        index: usize,
-        /// Guesses that this step checks.
-        drafted: usize,
-    },
-}
-
-/// Watches and steers a generation, for its caller. Every method has a default.
-pub trait Hooks<E: Engine> {
-    /// `step` begins: the place to switch the phase of a ledger, and to prepare what the step takes.
-    fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), waggle_engine::Error> {
-        let _ = (engine, step);
-        Ok(())
-    }
-
-    /// Fails if no further step is wanted; asked before each.
-    fn go_on(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// `done` of `layers` layers of the current step are done; those of a prompt count once for each of its chunks.
-    fn layer(&mut self, done: usize, layers: usize) {
-        let _ = (done, layers);
-    }
-
-    /// A pass with guesses is over and keeps a number of its tokens: from 1, up to all `most`. The client passes its
-    /// own count and tells the server; the server passes `None` and learns it. A plan decides. Without a message, as
-    /// here, it suits an engine that sees the tokens alone.
-    fn agree_to_keep(
-        &mut self,
-        engine: &mut E,
-        most: usize,
-        kept: Option<usize>,
-    ) -> Result<usize, waggle_engine::Error> {
-        let _ = (engine, most);
-        Ok(kept.unwrap_or(1))
-    }
-
-    /// The current step is over, or has given one of several tokens. `token` is known to the client only, and not
-    /// there behind the end of a text. The place to stream text and settle accounts.
-    fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
-        let _ = (engine, step, token);
-    }
-
-    /// Whether to end here; called after each step but the last, with `stop_at_eos` only, and with `pad_answer` only
-    /// where a bucket is full. The client passes its own decision and tells the server; the server passes `None` and
-    /// learns it.
-    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
-        let _ = engine;
-        Ok(stop.unwrap_or(false))
-    }
-}
-
-/// Hooks that do nothing.
-pub struct NoHooks;
-
-impl<E: Engine> Hooks<E> for NoHooks {}
-
-/// The result of a generation.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Generation {
-    /// Number of tokens generated of each text; public. With `pad_answer` the client has fewer.
-    pub count: usize,
-    /// Their ids, text by text; empty on the server and in a plan.
-    pub tokens: Vec<u32>,
-    /// How many of the ids each text has: a text may end before others do.
-    pub lengths: Vec<usize>,
-    /// Logits (positions, vocabulary) of the positions whose successor was generated, on the party that learns
-    /// them, text by text; with `all_positions` of every position that went through the model, prompt first. Guesses
-    /// that were wrong are left out.
-    pub logits: Option<Array2<f32>>,
-    /// Tokens that each pass after the first one gave; public.
-    pub passes: Vec<usize>,
-}
-
-impl Generation {
-    /// The tokens of each text.
-    pub fn texts(&self) -> impl Iterator<Item = &[u32]> {
-        let mut before = 0;
-        self.lengths.iter().map(move |length| {
-            before += length;
-            &self.tokens[before - length..before]
-        })
-    }
-}
+use self::check::check;
+pub use self::check::{
+    check_draft, check_encoder, check_image, check_input, check_lengths, check_next, check_padding, check_texts,
+};
+pub use self::types::{GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step};
+use crate::chunks::{chunk_size, read};
+use crate::draft::{Drafts, Passes, accepted};
+use crate::lengths::bucket;
+use crate::surprisal::Surprisal;
+use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
 /// Generates `options.tokens` tokens after `prompt`, of several texts after each.
 ///
@@ -198,143 +55,335 @@ pub fn generate_with<E: Engine>(
     Ok(run.finish())
 }
 
-/// Refuses a generation of nothing ([`Error::Nothing`]) or over more than `limit` positions ([`Error::TooLong`]).
-pub fn check_lengths(lengths: Lengths, limit: usize) -> Result<(), Error> {
-    if lengths.prompt == 0 || lengths.tokens == 0 {
-        return Err(Error::Nothing);
-    }
-    let positions = lengths.positions();
-    if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
+/// A generation under way.
+struct Run<'a, 'n, E: Engine> {
+    engine: &'a mut E,
+    model: &'a Model<E::Weight>,
+    cache: &'a mut KvCache<E>,
+    options: &'a GenerateOptions,
+    hooks: &'a mut dyn Hooks<E>,
+    spec: ModelSpec,
+    /// Ids at which a text may stop.
+    ends: Vec<u32>,
+    texts: Vec<Text>,
+    next: Next<'n>,
+    feed: Feed,
+    /// Tokens of the next pass that go through the model together.
+    chunk: usize,
+    /// The tokens that passes of a steady draft keep.
+    steady: Option<Passes>,
+    /// The prompt, whose ids are in `feed`.
+    prompt: Input<'a>,
+    surprisal: Surprisal,
+    out: Generation,
 }
 
-/// Refuses padding, of a prompt or of the answers of a conversation, under a policy that would choose among it.
-pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
-    if padded && *policy != PolicySpec::default() {
-        return Err(Error::PaddedPolicy(policy.to_string()));
-    }
-    Ok(())
+/// A text as the client knows it; on the server, nothing.
+#[derive(Default)]
+struct Text {
+    /// The words without padding, and then all tokens that were picked, of which the last may not be kept.
+    ids: Vec<u32>,
+    /// The number of its words.
+    words: usize,
+    /// The tokens of its answer so far.
+    tokens: Vec<u32>,
+    /// The noise on the logits of each token to come, as far as it was drawn.
+    noise: VecDeque<Vec<f32>>,
+    /// The text has ended, and goes on so that nobody sees it end.
+    over: bool,
+    logits: Vec<Array2<f32>>,
 }
 
-/// Refuses drafts under `policy` unless it `can_roll_back`.
-pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bool) -> Result<(), Error> {
-    if draft.is_some() && !can_roll_back {
-        return Err(Error::DraftPolicy { policy: policy.to_string() });
-    }
-    Ok(())
+/// The tokens of each text that go through the model in a pass.
+struct Feed {
+    /// The ids, text by text; known to the client alone.
+    ids: Option<Vec<u32>>,
+    count: usize,
+    /// The number of guesses, which are the last tokens.
+    drafted: usize,
 }
 
-/// Refuses samplers that need logits where the client learns tokens alone.
-///
-/// # Errors
-/// [`Error::NeedsLogits`].
-pub fn check_next(spec: &ModelSpec, reveal: Reveal, next: &Next) -> Result<(), Error> {
-    match next {
-        Next::Pick(sampler) | Next::Drafted { sampler, .. } => {
-            sampler.check(reveal, spec.style().logit_cap.is_some())
+/// The results of a pass, for the party that learns them.
+struct Revealed {
+    /// The tokens that come out of each text, the first guess that was wrong replaced.
+    picked: Option<Vec<Vec<u32>>>,
+    /// The logits of all rows of the pass, text by text.
+    logits: Option<Array2<f32>>,
+}
+
+impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
+    /// Checks the request, and tells the cache what will come.
+    fn prepare(
+        engine: &'a mut E,
+        model: &'a Model<E::Weight>,
+        cache: &'a mut KvCache<E>,
+        prompt: Input<'a>,
+        options: &'a GenerateOptions,
+        next: Next<'n>,
+        hooks: &'a mut dyn Hooks<E>,
+    ) -> Result<Self, Error> {
+        let spec = model.spec();
+        check(&spec, prompt, options, cache)?;
+        check_next(&spec, options.reveal, &next)?;
+        if cache.tokens() == 0 {
+            cache.expect(Expected {
+                prompt: Some(prompt.count),
+                text: Some(Lengths { prompt: prompt.count, tokens: options.tokens }.positions()),
+                rolls_back: options.draft.is_some(),
+                padding: options.padding.clone(),
+            });
         }
-        Next::Forced(_) => Ok(()),
-        Next::Each(all) => all.iter().try_for_each(|next| check_next(spec, reveal, next)),
-    }
-}
-
-/// Refuses what an encoder cannot do.
-pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), Error> {
-    let GenerateOptions { tokens, stop_at_eos, pad_answer, ref policy, prefill_chunk, ref padding, draft, .. } =
-        *options;
-    let asked = [
-        (tokens > 1, "more than one token"),
-        (stop_at_eos, "an end that the text finds"),
-        (pad_answer, "a padded answer"),
-        (padding.is_some() && spec.image().is_some(), "a padded image"),
-        (*policy != PolicySpec::default(), "a cache policy"),
-        (prefill_chunk.is_some(), "a prompt in chunks"),
-        (draft.is_some(), "a draft"),
-    ];
-    match asked.into_iter().find(|(asked, _)| *asked && spec.is_encoder()) {
-        Some((_, what)) => Err(Error::Encoder { what }),
-        None => Ok(()),
-    }
-}
-
-/// Refuses no text, and several texts with a draft or under a policy that is made for one.
-pub fn check_texts(texts: usize, policy: &PolicySpec, draft: Option<Drafts>) -> Result<(), Error> {
-    match texts {
-        0 => Err(Error::Nothing),
-        1 => Ok(()),
-        texts if draft.is_some() => Err(Error::Texts { texts, what: "a draft".into() }),
-        texts if !policy.side_by_side() => Err(Error::Texts { texts, what: format!("the policy `{policy}`") }),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a `prompt` of another number of tokens than an image has, for a model that reads images.
-pub fn check_image(spec: &ModelSpec, prompt: usize) -> Result<(), Error> {
-    match spec.image().map(ImageShape::rows) {
-        Some(expected) if prompt != expected => Err(Error::ImageRows { expected, got: prompt }),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses an image for a model of texts, the reverse, pixels that no engine takes, and token ids that the model does
-/// not have.
-pub fn check_input(spec: &ModelSpec, prompt: Input) -> Result<(), Error> {
-    match (spec.image(), prompt.patches) {
-        (None, Some(_)) => Err(Error::NoImages),
-        (Some(_), _) if prompt.ids.is_some() || prompt.seconds.iter().any(Option::is_some) => Err(Error::NoTexts),
-        (Some(_), Some(patches)) => match patches.iter().find(|x| x.is_nan() || x.abs() > MAX_IMAGE_VALUE) {
-            Some(&value) => Err(Error::ImageValue { value }),
-            None => check_image(spec, prompt.count),
-        },
-        (Some(_), None) => check_image(spec, prompt.count),
-        (None, None) => spec.check_ids(prompt.ids.unwrap_or_default()),
-    }
-}
-
-/// Refuses what does not fit the model after the tokens in `cache`.
-fn check<E: Engine>(
-    spec: &ModelSpec,
-    prompt: Input,
-    options: &GenerateOptions,
-    cache: &KvCache<E>,
-) -> Result<(), Error> {
-    let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
-    let before = cache.tokens();
-    check_encoder(spec, options)?;
-    check_input(spec, prompt)?;
-    check_texts(prompt.texts, &options.policy, options.draft)?;
-    for at in prompt.seconds.iter().copied().flatten() {
-        if !spec.is_encoder() {
-            return Err(Error::Second { at: None, tokens: prompt.count });
+        check_draft(options.draft, &options.policy, cache.can_roll_back())?;
+        if let (Next::Each(all), Some(_)) = (&next, prompt.ids)
+            && all.len() != prompt.texts
+        {
+            return Err(Error::Sources { expected: prompt.texts, got: all.len() });
         }
-        if at == 0 || at >= prompt.count {
-            return Err(Error::Second { at: Some(at), tokens: prompt.count });
+        if cache.wants_scores() == Some(ScoreSource::ScoringHead) && !model.learned() {
+            return Err(Error::NotLearned);
+        }
+        // Nobody reads an encoder's text again.
+        let padding = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
+        let padding = padding.filter(|_| !spec.is_encoder());
+        let text = |text: usize| {
+            let own = text * prompt.count + padding.map_or(0, |tokens| tokens[text])..(text + 1) * prompt.count;
+            let ids: Vec<u32> = prompt.ids.map(|ids| ids[own].to_vec()).unwrap_or_default();
+            Text { words: ids.len(), ids, ..Text::default() }
+        };
+        Ok(Run {
+            chunk: chunk_size(&spec, prompt.texts, cache.tokens() + prompt.count, options.prefill_chunk),
+            texts: (0..prompt.texts).map(text).collect(),
+            next,
+            feed: Feed { ids: prompt.ids.map(<[u32]>::to_vec), count: prompt.count, drafted: 0 },
+            ends: if options.stop_at_eos { spec.eos() } else { Vec::new() },
+            steady: options.draft.and_then(Drafts::schedule),
+            prompt,
+            surprisal: Surprisal::default(),
+            out: Generation::default(),
+            engine,
+            model,
+            cache,
+            options,
+            hooks,
+            spec,
+        })
+    }
+
+    /// One pass, and the tokens that it gives. Whether another one follows.
+    fn step(&mut self) -> Result<bool, Error> {
+        let (index, drafted) = (self.out.count, self.feed.drafted);
+        let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
+        self.hooks.go_on()?;
+        self.hooks.begin(self.engine, step)?;
+        let hidden = self.read()?;
+        // The place among the rows of a text of the last token that is known; guesses come after it.
+        let rows = hidden.shape()[0] / self.texts.len();
+        let first = rows - 1 - drafted;
+        let Revealed { picked, logits } = self.reveal(&hidden, rows, first)?;
+        // Guesses are those of a single text.
+        let right = picked.as_ref().and_then(|picked| picked.first()).map(Vec::len);
+        let kept = self.agree_to_keep(right)?;
+        self.cache.roll_back(1 + drafted - kept);
+        if index > 0 {
+            self.out.passes.push(kept);
+        }
+        self.out.count += kept;
+        let start = if self.options.all_positions { 0 } else { first };
+        for (at, text) in self.texts.iter_mut().enumerate().filter(|(_, text)| !text.over) {
+            let own = at * rows + start..at * rows + first + kept;
+            text.logits.extend(logits.as_ref().map(|logits| logits.slice_axis(Axis(0), own.into()).to_owned()));
+        }
+        let several = self.texts.len() > 1;
+        for (at, text) in self.texts.iter_mut().enumerate() {
+            for i in 0..kept {
+                let token = picked.as_ref().and_then(|picked| picked[at].get(i)).copied().filter(|_| !text.over);
+                text.tokens.extend(token);
+                self.hooks.token(self.engine, step, token);
+            }
+            text.noise.drain(..kept.min(text.noise.len()));
+            let ended = text.tokens.last().is_some_and(|token| self.ends.contains(token));
+            text.over |= (self.options.pad_answer || several) && ended;
+        }
+        let left = self.options.tokens - self.out.count;
+        if left == 0 || self.agree_to_stop(picked.is_some())? {
+            return Ok(false);
+        }
+        self.feed_after(left)?;
+        Ok(true)
+    }
+
+    /// The finished generation, when no step is left.
+    fn finish(mut self) -> Generation {
+        if let ([text], true) = (&self.texts[..], self.options.pad_answer) {
+            let unseen = self.out.count - text.tokens.len();
+            self.cache.hide_last(self.feed.ids.as_ref().map(|_| unseen));
+        }
+        let views: Vec<_> = self.texts.iter().flat_map(|text| &text.logits).map(|rows| rows.view()).collect();
+        if !views.is_empty() {
+            self.out.logits =
+                Some(ndarray::concatenate(Axis(0), &views).expect("all rows have the vocabulary's length"));
+        }
+        self.out.lengths = self.texts.iter().map(|text| text.tokens.len()).collect();
+        self.out.tokens = self.texts.into_iter().flat_map(|text| text.tokens).collect();
+        self.out
+    }
+
+    /// The last hidden states of the pass: all that somebody looks at.
+    fn read(&mut self) -> Result<E::Tensor, Error> {
+        let Feed { ids, count, drafted } = &self.feed;
+        let all =
+            self.options.all_positions || *drafted > 0 || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
+        let wanted = if all { Rows::All } else { Rows::Last };
+        let input = Input { ids: ids.as_deref(), count: *count, ..self.prompt };
+        let progress = &mut |done, all| self.hooks.layer(done, all);
+        let hidden = read(self.engine, self.model, input, self.cache, wanted, self.chunk, progress)?;
+        hidden.ok_or(Error::Nothing)
+    }
+
+    /// Opens what the client learns of `hidden`, `rows` of each text, and picks the tokens after the row `first` of
+    /// each.
+    fn reveal(&mut self, hidden: &E::Tensor, rows: usize, first: usize) -> Result<Revealed, Error> {
+        let wanted = rows - first;
+        let noise = match self.options.reveal {
+            Reveal::Logits => None,
+            Reveal::Token => self.noise(wanted),
+        };
+        let Run { engine, model, cache, options, ends, texts, next, feed, surprisal, out, .. } = self;
+        let ends = |token: u32| ends.contains(&token);
+        let (index, guesses) = (out.count, feed.guesses());
+        let mut picked = |pick: &dyn Fn(&mut Sampler, usize, usize) -> u32| -> Vec<Vec<u32>> {
+            let each = texts.iter_mut().enumerate();
+            each.map(|(at, text)| {
+                let next = next.of(at);
+                accepted(guesses, ends, |i| text.pick(next, index + i, &|sampler| pick(sampler, at, i)))
+            })
+            .collect()
+        };
+        match options.reveal {
+            Reveal::Logits => {
+                let logits = model.reveal_logits(*engine, hidden, options.logit_bits)?;
+                let logits = logits
+                    .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
+                surprisal.tell(*engine, cache, feed.ids.as_deref(), logits.as_ref())?;
+                let picked = logits
+                    .as_ref()
+                    .map(|logits| picked(&|sampler, text, i| sampler.pick(logits.row(text * rows + first + i))));
+                Ok(Revealed { picked, logits })
+            }
+            Reveal::Token => {
+                surprisal.tell(*engine, cache, feed.ids.as_deref(), None)?;
+                let logits = model.logits(*engine, hidden)?;
+                let (all, width) = (logits.shape()[0], logits.shape()[1]);
+                let logits = logits.reshape(&[all / rows, rows, width]).slice(1, first..rows);
+                let shape = [all / rows * wanted, width];
+                let logits = logits.reshape(&shape);
+                let best = engine.scope("argmax", |e| match &noise {
+                    // The client adds its noise to its own share.
+                    Some(noise) => {
+                        let noise = ArrayView2::from_shape(shape, noise).expect("a number for each logit");
+                        let noise = e.input(&shape, Some(noise.into_dyn()))?;
+                        let noisy = e.add(&logits, &noise)?;
+                        e.argmax(&noisy)
+                    }
+                    None => e.argmax(&logits),
+                })?;
+                let picked = best.map(|best| picked(&|_, text, i| best[text * wanted + i] as u32));
+                Ok(Revealed { picked, logits: None })
+            }
         }
     }
-    let fits = match prompt.masks {
-        [] => !spec.fills_mask() || prompt.ids.is_none(),
-        masks => spec.fills_mask() && masks.len() == prompt.texts && masks.iter().all(|at| *at < prompt.count),
-    };
-    if !fits {
-        return Err(Error::Mask { at: prompt.masks.first().copied(), tokens: prompt.count });
-    }
-    if before > 0 && spec.is_encoder() {
-        return Err(Error::Encoder { what: "a text after another" });
-    }
-    let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
-    check_lengths(lengths, positions.saturating_sub(before))?;
-    // Padding of an answer comes last in a generation, and before other words in the next turn.
-    check_padding(options.padding.is_some() || (options.pad_answer && before > 0), &options.policy)?;
-    let hidden = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
-    if let Some(&tokens) = hidden.into_iter().flatten().find(|tokens| **tokens >= prompt.count) {
-        return Err(Error::AllPadding { tokens, prompt: prompt.count });
-    }
-    // Positions are public, and such tokens have none.
-    for (text, ids) in prompt.ids.unwrap_or_default().chunks(prompt.count.max(1)).enumerate() {
-        let padding = hidden.and_then(|hidden| hidden.get(text)).copied().unwrap_or_default();
-        let own = &ids[..ids.len() - padding.min(ids.len())];
-        if let Some(at) = own.iter().position(|id| Some(*id) == spec.uncounted()) {
-            return Err(Error::PaddingId { id: own[at], at });
+
+    /// The noise on the logits of the next `wanted` tokens of each text; `None` if no text is sampled here. What was
+    /// drawn for a token stays, whatever guesses stand before it, so that a draft changes no text.
+    fn noise(&mut self, wanted: usize) -> Option<Vec<f32>> {
+        let width = self.spec.style().outputs();
+        let Run { texts, next, .. } = self;
+        let mut all = vec![0.0; texts.len() * wanted * width];
+        let (mut rows, mut sampled) = (all.chunks_mut(width), false);
+        for (at, text) in texts.iter_mut().enumerate() {
+            for (i, row) in rows.by_ref().take(wanted).enumerate() {
+                if text.noise.len() == i {
+                    text.noise.extend(next.of(at).sampler().and_then(|sampler| sampler.noise(row.len())));
+                }
+                if let Some(noise) = text.noise.get(i) {
+                    row.copy_from_slice(noise);
+                    sampled = true;
+                }
+            }
         }
+        sampled.then_some(all)
     }
-    Ok(())
+
+    /// The number of tokens that stay, of those that came out.
+    fn agree_to_keep(&mut self, right: Option<usize>) -> Result<usize, Error> {
+        if self.feed.drafted == 0 {
+            return Ok(1);
+        }
+        let all = 1 + self.feed.drafted;
+        let most = self.steady.as_mut().map_or(all, |steady| steady.next(all));
+        let steady = self.steady.is_some();
+        let right = right.map(|right| match right {
+            right if steady && right < most => 1,
+            right => right.min(most),
+        });
+        let kept = self.hooks.agree_to_keep(self.engine, most, right)?;
+        let possible = (1..=right.unwrap_or(most)).contains(&kept);
+        if !possible || (steady && ![1, most].contains(&kept)) {
+            return Err(Error::DraftKept { got: kept, most });
+        }
+        Ok(kept)
+    }
+
+    /// Whether all texts stop here, if that is asked; the client, who `knows`, says whether they have ended.
+    fn agree_to_stop(&mut self, knows: bool) -> Result<bool, Error> {
+        let &GenerateOptions { stop_at_eos, pad_answer, .. } = self.options;
+        let asked = stop_at_eos && (!pad_answer || bucket(self.out.count) == self.out.count);
+        if !asked {
+            return Ok(false);
+        }
+        let last = |text: &Text| text.tokens.last().is_some_and(|token| self.ends.contains(token));
+        let ended = knows.then(|| self.texts.iter().all(|text| text.over || last(text)));
+        Ok(self.hooks.agree_to_stop(self.engine, ended)?)
+    }
+
+    /// The last token that is known, and guesses after it, with `left` tokens to come. No position is read beyond the
+    /// one that gives the last token.
+    fn feed_after(&mut self, left: usize) -> Result<(), Error> {
+        let drafted = self.options.draft.map_or(0, Drafts::tokens).min(left - 1);
+        let count = 1 + drafted;
+        self.chunk = count;
+        let ids = match self.feed.ids {
+            None => None,
+            Some(_) => {
+                let mut all = Vec::with_capacity(self.texts.len() * count);
+                for (at, text) in self.texts.iter().enumerate() {
+                    let known = text.words + self.out.count;
+                    let missing = drafted.saturating_sub(text.ids.len() - known);
+                    let guesses = self.next.of(at).guess(&text.ids, missing)?;
+                    self.spec.check_ids(&guesses)?;
+                    all.extend(text.ids[known - 1..].iter().copied().chain(guesses).take(count));
+                }
+                Some(all)
+            }
+        };
+        self.feed = Feed { ids, count, drafted };
+        Ok(())
+    }
+}
+
+impl Feed {
+    fn guesses(&self) -> &[u32] {
+        self.ids.as_deref().map_or(&[], |ids| &ids[ids.len() - self.drafted..])
+    }
+}
+
+impl Text {
+    /// Token `index` of the answer. One that was picked in an earlier pass stays what it is.
+    fn pick(&mut self, next: &mut Next, index: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
+        let at = self.words + index;
+        if at == self.ids.len() {
+            self.ids.push(next.choose(index, pick));
+        }
+        self.ids[at]
+    }
 }

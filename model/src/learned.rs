@@ -30,7 +30,7 @@ pub(crate) enum Columns {
     None,
     /// One for every key/value head, with values that are not known here.
     Shape,
-    /// These, by layer (width, kv_heads).
+    /// One for every key/value head, with these values: by layer (width, kv_heads).
     Known(Vec<Array2<f32>>),
 }
 
@@ -40,7 +40,7 @@ impl Columns {
         if matches!(self, Columns::None) { 0 } else { kv_heads }
     }
 
-    /// Those of layer `layer`, where they are known.
+    /// The columns of layer `layer`, where they are known.
     pub(crate) fn of(&self, layer: usize) -> Option<Array2<f32>> {
         match self {
             Columns::Known(layers) => layers.get(layer).cloned(),

@@ -21,7 +21,7 @@ pub fn bucket(tokens: usize) -> usize {
 
 /// One of two lengths, beyond its bound.
 pub struct Excess {
-    /// Which.
+    /// The length, in words.
     pub what: &'static str,
     /// Its value.
     pub got: usize,

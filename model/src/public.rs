@@ -180,7 +180,7 @@ pub struct Disclosed {
 }
 
 impl Disclosed {
-    /// Whether it is an ordinary model, all of which is the server's.
+    /// Whether nothing is disclosed: the whole model is the server's.
     pub fn is_nothing(&self) -> bool {
         self.parts.is_empty() && self.ranks.is_empty()
     }
@@ -241,11 +241,11 @@ impl Style {
 /// published. Nothing stands for a part that is not told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartDigests {
-    /// Of [`ModelPart::Embedding`].
+    /// The digest of [`ModelPart::Embedding`].
     pub embedding: String,
-    /// Of [`ModelPart::Head`]. A tied head is the last norm alone.
+    /// The digest of [`ModelPart::Head`]. A tied head is the last norm alone.
     pub head: String,
-    /// Of every [`ModelPart::Layer`].
+    /// The digest of every [`ModelPart::Layer`].
     pub layers: Vec<String>,
 }
 

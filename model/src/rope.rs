@@ -27,7 +27,7 @@ pub(crate) struct Angles {
 }
 
 impl Rope {
-    /// That of a configuration, for heads of `head_dim`.
+    /// The rotary embedding of a configuration, for heads of `head_dim`.
     pub(crate) fn new(config: &RopeConfig, head_dim: usize) -> Self {
         let of = |long| frequencies(config, head_dim, &config.rope_scaling, long);
         let (long, factor) = match &config.rope_scaling {
@@ -64,7 +64,7 @@ impl Rope {
 }
 
 impl Angles {
-    /// Those of these rows alone.
+    /// The angles of these rows alone.
     pub(crate) fn of_rows(&self, rows: &[usize]) -> Self {
         Angles { cos: self.cos.select(Axis(0), rows), sin: self.sin.select(Axis(0), rows), ..*self }
     }

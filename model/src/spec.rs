@@ -1,8 +1,10 @@
 //! The public shape of a model of any family.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use waggle_mpcache::{HeadShape, Layers};
+use waggle_mpcache::{HeadShape, Layers, PolicySpec};
 
 use crate::checkpoint::Wrapping;
 use crate::config::{ConfigError, Keys, experts, foreign, object, text_model, unsupported};
@@ -10,19 +12,17 @@ use crate::families::{Family, families};
 use crate::image::ImageShape;
 use crate::style::{Positions, Style};
 use crate::tensor::TensorSpec;
-use crate::{forms, hints};
+use crate::{Error, forms, hints};
 
 /// Makes one type of the configurations of all families.
 macro_rules! specs {
     ($($module:ident, $name:ident, $config:ident, $tag:literal;)+) => {
         $(pub use crate::families::$module::$config;)+
 
-        /// Architecture and shape of a model: public, everything that both parties must agree on to compute it.
-        ///
-        /// Deserialising checks it, so a specification that came from a peer has sizes that are safe to multiply.
+        /// The configuration of a model of any family.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "model_type", try_from = "Unchecked")]
-        pub enum ModelSpec {
+        #[serde(tag = "model_type")]
+        pub enum ModelConfig {
             $(
                 #[doc = concat!("`", $tag, "`")]
                 #[serde(rename = $tag)]
@@ -30,21 +30,14 @@ macro_rules! specs {
             )+
         }
 
-        #[derive(Deserialize)]
-        #[serde(tag = "model_type")]
-        enum Unchecked {
-            $(
-                #[serde(rename = $tag)]
-                $name($config),
-            )+
-        }
-
-        impl TryFrom<Unchecked> for ModelSpec {
-            type Error = ConfigError;
-
-            fn try_from(spec: Unchecked) -> Result<Self, ConfigError> {
-                match spec {
-                    $(Unchecked::$name(config) => ModelSpec::$name(config).checked(),)+
+        impl ModelConfig {
+            /// The style of a configuration that makes a model.
+            fn checked(&self) -> Result<Style, ConfigError> {
+                match self {
+                    $(ModelConfig::$name(config) => {
+                        Family::check(config)?;
+                        Ok(config.style())
+                    })+
                 }
             }
         }
@@ -61,24 +54,9 @@ macro_rules! specs {
                 match kind {
                     $($tag => {
                         foreign::check(keys, <$config as Family>::READS)?;
-                        ModelSpec::$name(Family::parse(keys)?).checked()
+                        ModelConfig::$name(Family::parse(keys)?).try_into()
                     })+
                     other => Err(unsupported("model_type", other, known(other, keys))),
-                }
-            }
-
-            fn checked(self) -> Result<Self, ConfigError> {
-                match &self {
-                    $(ModelSpec::$name(config) => Family::check(config)?,)+
-                }
-                self.check_windows()?;
-                Ok(self)
-            }
-
-            /// Its sizes, its tensors, and how the decoder computes it.
-            pub(crate) fn style(&self) -> Style {
-                match self {
-                    $(ModelSpec::$name(config) => config.style(),)+
                 }
             }
         }
@@ -86,6 +64,41 @@ macro_rules! specs {
 }
 
 families!(specs);
+
+/// Architecture and shape of a model: public, everything that both parties must agree on to compute it.
+///
+/// Deserialising checks it, so a specification that came from a peer has sizes that are safe to multiply.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(try_from = "ModelConfig", into = "ModelConfig")]
+pub struct ModelSpec {
+    config: ModelConfig,
+    /// All that follows from the configuration.
+    style: Arc<Style>,
+}
+
+impl PartialEq for ModelSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.config == other.config
+    }
+}
+
+impl TryFrom<ModelConfig> for ModelSpec {
+    type Error = ConfigError;
+
+    fn try_from(config: ModelConfig) -> Result<Self, ConfigError> {
+        let style = Arc::new(config.checked()?);
+        match style.windows.contains(&Some(0)) {
+            true => Err(unsupported("sliding_window", 0, "at least 1")),
+            false => Ok(ModelSpec { config, style }),
+        }
+    }
+}
+
+impl From<ModelSpec> for ModelConfig {
+    fn from(spec: ModelSpec) -> Self {
+        spec.config
+    }
+}
 
 /// The families, for a message about `other`, and what is known of it.
 fn known(other: &str, keys: &Keys) -> String {
@@ -108,6 +121,16 @@ fn architecture<'k>(keys: &'k Keys) -> Result<Option<(&'k str, &'static str)>, C
 }
 
 impl ModelSpec {
+    /// The configuration, by its family.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// All that follows from the configuration: sizes, tensors, and how the decoder computes the model.
+    pub(crate) fn style(&self) -> &Style {
+        &self.style
+    }
+
     /// Parses the text of a `config.json`.
     pub fn from_config_json(text: &[u8]) -> Result<Self, ConfigError> {
         ModelSpec::published(text).map(|(spec, _)| spec)
@@ -142,99 +165,130 @@ impl ModelSpec {
 
     /// Ids that end a text.
     pub fn eos(&self) -> Vec<u32> {
-        self.style().eos
+        self.style.eos.clone()
     }
 
     /// By layer the heads of its attention.
     pub fn heads(&self) -> Vec<HeadShape> {
-        self.style().heads
+        self.style.heads.clone()
     }
 
     /// Number of layers.
     pub fn layers(&self) -> usize {
-        self.style().layers()
+        self.style.layers()
     }
 
     /// Length of a residual vector.
     pub fn hidden(&self) -> usize {
-        self.style().hidden
+        self.style.hidden
     }
 
-    /// Whether it reads a text at once and gives logits of classes or of a masked word, and does not write.
+    /// Whether the model reads a text at once, gives logits of classes or of a masked word, and does not write.
     pub fn is_encoder(&self) -> bool {
-        self.style().encoder.is_some()
+        self.style.encoder.is_some()
     }
 
     /// Names of an encoder's classes.
     pub fn labels(&self) -> Option<Vec<String>> {
-        self.style().encoder.map(|encoder| encoder.labels).filter(|labels| !labels.is_empty())
+        self.style.encoder.as_ref().map(|encoder| encoder.labels.clone()).filter(|labels| !labels.is_empty())
     }
 
     /// Whether each of its classes is found or not by itself: the probability of one is the sigmoid of its logit.
     pub fn is_multi_label(&self) -> bool {
-        self.style().encoder.is_some_and(|encoder| encoder.multi_label)
+        self.style.encoder.as_ref().is_some_and(|encoder| encoder.multi_label)
     }
 
-    /// Whether it gives the word in the place of a mask.
+    /// Whether the model gives the word in the place of a mask.
     pub fn fills_mask(&self) -> bool {
-        self.style().masked().is_some()
+        self.style.masked().is_some()
     }
 
     /// The id that an encoder's positions do not count: that of padding, behind which they begin.
     pub fn uncounted(&self) -> Option<u32> {
-        let Style { positions, encoder, .. } = self.style();
-        match positions {
-            Positions::Learned { offset } if encoder.is_some() => offset.checked_sub(1).map(|id| id as u32),
+        match self.style.positions {
+            Positions::Learned { offset } if self.is_encoder() => offset.checked_sub(1).map(|id| id as u32),
             _ => None,
         }
     }
 
-    /// What it reads in place of a text, if it reads images.
+    /// What the model reads in place of a text, if it reads images.
     pub fn image(&self) -> Option<ImageShape> {
-        self.style().image()
+        self.style.image()
     }
 
     /// Number of token ids; 0 where it reads images.
     pub fn vocabulary(&self) -> usize {
-        self.style().vocabulary
+        self.style.vocabulary
     }
 
     /// Most positions that can go through the model: GPT-2 has a table of them. Rotary embeddings have no end, but
     /// beyond the length that the configuration states a model was never trained to tell distances.
     pub fn max_positions(&self) -> usize {
-        self.style().max_positions
+        self.style.max_positions
     }
 
     /// [`max_positions`](Self::max_positions) of a text that was stated before its first token to have `text`
     /// positions. Longer texts may have another embedding of positions, for which this one would have to be read
     /// again.
     pub fn max_positions_of(&self, text: Option<usize>) -> usize {
-        let style = self.style();
-        match (style.short_text(), text) {
+        match (self.style.short_text(), text) {
             (Some(short), Some(text)) if text <= short => short,
-            _ => style.max_positions,
+            _ => self.style.max_positions,
         }
     }
 
     /// The model's layers of attention, those first that have keys and values of their own. A window that all
     /// positions fit into is none.
     pub fn attention(&self) -> Layers {
-        let style = self.style();
-        let (own, shared) = (style.own_layers(), style.shared().collect());
-        let Style { mut heads, max_positions, windows, score_cap, encoder, .. } = style;
-        heads.truncate(own);
-        let windows = windows.into_iter().take(own).map(|window| window.filter(|w| *w < max_positions)).collect();
-        Layers { heads, windows, shared, soft_cap: score_cap, causal: encoder.is_none(), texts: 1 }
+        let Style { heads, max_positions, windows, score_cap, encoder, .. } = &*self.style;
+        let own = self.style.own_layers();
+        let windows = windows[..own].iter().map(|window| window.filter(|w| w < max_positions)).collect();
+        Layers {
+            heads: heads[..own].to_vec(),
+            windows,
+            shared: self.style.shared().collect(),
+            soft_cap: *score_cap,
+            causal: encoder.is_none(),
+            texts: 1,
+        }
     }
 
     /// Names and shapes of the tensors that a checkpoint must hold.
     pub fn tensors(&self) -> Vec<TensorSpec> {
-        self.style().tensors()
+        self.style.tensors()
     }
 
-    fn check_windows(&self) -> Result<(), ConfigError> {
-        match self.style().windows.into_iter().flatten().find(|window| *window == 0) {
-            Some(window) => Err(unsupported("sliding_window", window, "at least 1")),
+    /// Refuses a cache policy whose settings are for another model, or that has no layer to act on.
+    pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
+        let layers = self.attention();
+        if self.is_encoder() && *policy != PolicySpec::default() {
+            return Err(Error::Encoder { what: "a cache policy" });
+        }
+        if *policy != PolicySpec::default() {
+            self.check_shared(policy.name())?;
+        }
+        if !layers.take(policy) {
+            return Err(Error::WindowedPolicy(policy.to_string()));
+        }
+        Ok(policy.check(layers.pruned(), layers.pruned_heads())?)
+    }
+
+    /// Refuses the cache policy `policy`, which prunes, where layers read the keys and values of others.
+    ///
+    /// # Errors
+    /// [`Error::SharedPolicy`].
+    pub fn check_shared(&self, policy: &str) -> Result<(), Error> {
+        match self.attention().shared.is_empty() {
+            true => Ok(()),
+            false => Err(Error::SharedPolicy(policy.to_owned())),
+        }
+    }
+
+    /// Refuses token ids that the model does not have.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocabulary = self.vocabulary();
+        match ids.iter().find(|id| **id as usize >= vocabulary) {
+            Some(&id) => Err(waggle_engine::Error::Token { id, vocabulary }.into()),
             None => Ok(()),
         }
     }

@@ -6,37 +6,57 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ndarray::{Array1, Array2, Axis};
+use ndarray::{Array1, Array2, Axis, s};
 use rayon::prelude::*;
 use waggle_bits::cpu::wide;
 use waggle_engine::{MatrixSource, Order, Stored, WeightData, WeightLoader, WeightSpec};
 
+use crate::joined::{Above, ByColumns, Diagonal, side_by_side};
 use crate::learned::Columns;
 use crate::mapping::Numbers;
 use crate::public::{Disclosed, ModelPart};
+use crate::style::Norm;
 use crate::{Checkpoint, CheckpointError, Error};
 
 /// Places of a line whose sums are taken at a time.
 const STRIP: usize = 512;
 
+/// The values that a party knows of the weights of a model.
+#[derive(Clone, Copy)]
+pub enum Known<'a> {
+    /// No value.
+    Nothing,
+    /// All values: on the server.
+    All(&'a Checkpoint),
+    /// The values of public parts: on the client. The rest of the checkpoint is not read.
+    Public(&'a Checkpoint),
+}
+
 /// Builds the weights of a model one after another. Without a checkpoint (on the client, for a plan, to list the
 /// specifications) it builds the same weights without values.
 pub(crate) struct Builder<'a, W> {
-    pub(crate) checkpoint: Option<&'a Checkpoint>,
+    pub(crate) known: Known<'a>,
     /// Columns beside query, key and value.
     pub(crate) columns: Columns,
     /// Matrices are stored as integers with scales.
     pub(crate) narrow: bool,
     /// What of the model both parties have, and the ranks of what is added to its matrices.
     pub(crate) disclosed: &'a Disclosed,
-    /// Of the checkpoint this party knows the public parts alone.
-    pub(crate) public_alone: bool,
     /// The part that the next weights belong to.
     pub(crate) part: ModelPart,
     pub(crate) loader: &'a mut dyn WeightLoader<Weight = W>,
 }
 
-impl<W> Builder<'_, W> {
+impl<'a, W> Builder<'a, W> {
+    /// The checkpoint with the values of the next weight, if this party knows them.
+    fn values(&self) -> Option<&'a Checkpoint> {
+        match self.known {
+            Known::All(checkpoint) => Some(checkpoint),
+            Known::Public(checkpoint) if self.disclosed.parts.hold(self.part) => Some(checkpoint),
+            Known::Public(_) | Known::Nothing => None,
+        }
+    }
+
     /// One weight of shape (inputs, outputs), whose values `read` finds.
     pub(crate) fn weight(
         &mut self,
@@ -46,12 +66,12 @@ impl<W> Builder<'_, W> {
     ) -> Result<W, Error> {
         let public = self.disclosed.parts.hold(self.part);
         let spec = WeightSpec { name: name.into(), inputs, outputs, narrow: self.narrow, public };
-        let known = self.checkpoint.filter(|_| public || !self.public_alone);
-        let Some(published) = known.map(read).transpose()? else {
+        let values = self.values();
+        let Some(published) = values.map(read).transpose()? else {
             return Ok(self.loader.load(&spec, None)?);
         };
         let names: Vec<_> = published.names().map(str::to_owned).collect();
-        self.loader.load(&spec, Some(published.data())).map_err(|error| match (&error, self.checkpoint) {
+        self.loader.load(&spec, Some(published.data())).map_err(|error| match (&error, values) {
             // Name the published tensor if it is to blame.
             (waggle_engine::Error::NotFinite { .. }, Some(checkpoint)) => {
                 let read = names.iter().try_for_each(|name| checkpoint.read(name).map(|_| ()));
@@ -70,7 +90,7 @@ impl<W> Builder<'_, W> {
     ) -> Result<W, Error> {
         let public = self.disclosed.parts.hold(self.part);
         let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width, narrow: false, public };
-        let data = self.checkpoint.filter(|_| public || !self.public_alone).map(read).transpose()?;
+        let data = self.values().map(read).transpose()?;
         let data = data.map(|gains| WeightData::new(gains.insert_axis(Axis(0)), None));
         Ok(self.loader.load(&spec, data)?)
     }
@@ -87,24 +107,38 @@ impl<W> Builder<'_, W> {
     }
 }
 
+/// The vectors of a norm.
+impl Norm {
+    /// The gain of the norm `name`.
+    pub(crate) fn gain(self, c: &Checkpoint, name: &str) -> Result<Array1<f32>, CheckpointError> {
+        let gain = c.vector(&format!("{name}.weight"))?;
+        Ok(if self == Norm::RmsLessOne { gain + 1.0 } else { gain })
+    }
+
+    /// The shift of the norm `name`, if norms have shifts.
+    pub(crate) fn shift(self, c: &Checkpoint, name: &str) -> Result<Option<Array1<f32>>, CheckpointError> {
+        (self == Norm::Layer).then(|| c.vector(&format!("{name}.bias"))).transpose()
+    }
+}
+
 /// A weight as published, with what is folded into it.
 #[derive(Debug)]
 pub(crate) struct Published {
     matrix: PublishedMatrix,
     bias: Option<Array1<f32>>,
-    /// A matrix whose outputs follow those of this one.
-    after: Option<Box<Published>>,
+    /// Weights whose outputs follow those of this one.
+    after: Vec<Published>,
     /// Further columns, which nothing is folded into.
     further: Option<Array2<f32>>,
     /// The gain of further inputs that are added to the outputs.
     added: Option<Array1<f32>>,
 }
 
-/// Published matrices side by side, each entry less the mean of its input's outputs if they are centred, times the
-/// gain of its input, and those of the first outputs times a factor.
+/// A published matrix, each entry less the mean of its input's outputs if they are centred, times the gain of its
+/// input, and entries of the first outputs times a factor.
 #[derive(Debug)]
 struct PublishedMatrix {
-    /// Their shapes as published agree in the length of a line.
+    /// Pieces of one tensor, in the order of their lines.
     parts: Vec<Part>,
     order: Order,
     /// The mean of the outputs of each input.
@@ -140,71 +174,58 @@ impl Part {
 }
 
 impl Published {
-    /// The tensor `name`, published as (inputs, outputs).
-    pub(crate) fn stored(c: &Checkpoint, name: &str, bias: Option<Array1<f32>>) -> Result<Self, CheckpointError> {
-        let parts = vec![Part::find(c, name, Order::Rows)?];
-        Ok(Published::new(parts, Order::Rows, bias))
+    /// The table `tensor`, published as (inputs, outputs).
+    pub(crate) fn table(c: &Checkpoint, tensor: &str) -> Result<Self, CheckpointError> {
+        Ok(Published::new(vec![Part::find(c, tensor, Order::Rows)?], Order::Rows, None))
+    }
+
+    /// The linear layer `name`, published as (inputs, outputs) in rows or as (outputs, inputs), with or without a bias.
+    pub(crate) fn linear(c: &Checkpoint, name: &str, order: Order, biased: bool) -> Result<Self, CheckpointError> {
+        let part = Part::find(c, &format!("{name}.weight"), order)?;
+        let bias = biased.then(|| c.vector(&format!("{name}.bias"))).transpose()?;
+        Ok(Published::new(vec![part], order, bias))
     }
 
     fn new(parts: Vec<Part>, order: Order, bias: Option<Array1<f32>>) -> Self {
         let matrix = PublishedMatrix { parts, order, means: None, gain: None, scaled: None };
-        Published { matrix, bias, after: None, further: None, added: None }
+        Published { matrix, bias, after: Vec::new(), further: None, added: None }
     }
 
-    /// One published linear layer (outputs, inputs) with its bias, whose outputs are taken in another order: those of
-    /// `ranges`, one after another.
+    /// The weight whose outputs are those of `ranges`, one after another, of this one: of one published linear layer.
     ///
     /// # Panics
-    /// If the tensor does not have them. The checkpoint is checked for shapes before.
-    pub(crate) fn reordered(
-        c: &Checkpoint,
-        name: &str,
-        ranges: impl Iterator<Item = Range<usize>>,
-    ) -> Result<Self, CheckpointError> {
-        let (whole, stored) =
-            (Part::find(c, &format!("{name}.weight"), Order::Columns)?, c.vector(&format!("{name}.bias"))?);
-        let (mut parts, mut bias) = (Vec::new(), Vec::new());
-        for Range { start, end } in ranges {
-            assert!(start <= end && end <= whole.lines, "outputs of `{name}`");
-            parts.push(Part { first: start, lines: end - start, ..whole.clone() });
-            bias.extend(stored.iter().skip(start).take(end - start));
-        }
-        Ok(Published::new(parts, Order::Columns, Some(bias.into())))
+    /// If the layer does not have them. The checkpoint is checked for shapes before.
+    pub(crate) fn reordered(self, ranges: &[Range<usize>]) -> Self {
+        let whole = &self.matrix.parts[0];
+        let part = |&Range { start, end }: &Range<usize>| {
+            assert!(start <= end && end <= whole.lines, "outputs of `{}`", whole.name);
+            Part { first: start, lines: end - start, ..whole.clone() }
+        };
+        let bias =
+            self.bias.map(|bias| ranges.iter().flat_map(|range| bias.slice(s![range.clone()]).to_vec()).collect());
+        Published::new(ranges.iter().map(part).collect(), Order::Columns, bias)
     }
 
-    /// The weight whose outputs are those of this one and then those of `after`, which has as many inputs and is
-    /// published the same way.
-    pub(crate) fn beside(mut self, after: Published) -> Self {
-        self.after = Some(Box::new(after));
-        self
+    /// The outputs of `weights`, one weight after another. They have as many inputs and are published the same way.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub(crate) fn side_by_side(weights: Vec<Published>) -> Self {
+        let mut weights = weights.into_iter();
+        let first = weights.next().expect("a weight");
+        Published { after: weights.collect(), ..first }
     }
 
-    /// The names of the tensors that it is made of.
+    /// The names of the tensors of which the weight is made.
     fn names(&self) -> impl Iterator<Item = &str> {
         let after = self.after.iter().flat_map(|after| &after.matrix.parts);
         self.matrix.parts.iter().chain(after).map(|part| part.name.as_str())
     }
 
-    /// Published linear layers (outputs, inputs), with or without biases, side by side as one matrix.
-    pub(crate) fn linear(c: &Checkpoint, names: &[String], biased: bool) -> Result<Self, CheckpointError> {
-        let find = |name| Part::find(c, &format!("{name}.weight"), Order::Columns);
-        let parts = names.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-        if let Some(part) = parts.iter().find(|part| part.length != parts[0].length) {
-            let (expected, got) = (vec![part.lines, parts[0].length], vec![part.lines, part.length]);
-            return Err(CheckpointError::Shape { tensor: part.name.clone(), expected, got });
-        }
-        let bias = || -> Result<Array1<f32>, CheckpointError> {
-            let biases = names.iter().map(|name| c.vector(&format!("{name}.bias"))).collect::<Result<Vec<_>, _>>()?;
-            Ok(biases.into_iter().flatten().collect())
-        };
-        let bias = if biased { Some(bias()?) } else { None };
-        Ok(Published::new(parts, Order::Columns, bias))
-    }
-
     /// The weight whose outputs have the mean 0 for every input: W (1 - 1/n) and b (1 - 1/n), where 1/n stands for
     /// the matrix that averages n outputs. A layer norm takes the mean away from what it is given. Where nothing else
     /// reads the sum of such outputs, the norm therefore finds none to take away, and is a root-mean-square norm.
-    pub(crate) fn centred(mut self) -> Self {
+    fn centred(mut self) -> Self {
         let outputs = self.matrix.shape().1;
         let mean = |sum: f64| (sum / outputs.max(1) as f64) as f32;
         let sums = match self.matrix.order {
@@ -224,17 +245,20 @@ impl Published {
         Published { bias: Some(bias), ..self }
     }
 
-    /// The weight after a norm with `gain` g and `shift` beta: for x' = g x + beta,
+    /// The weight after the norm `name` with gain g and shift beta: for x' = g x + beta,
     /// x' W + b = x (diag(g) W) + (beta W + b).
-    pub(crate) fn after_norm(mut self, gain: Array1<f32>, shift: Option<&Array1<f32>>) -> Self {
-        if let Some(shift) = shift {
-            let shifted = self.matrix.products_with(shift);
-            self.bias = Some(match self.bias {
-                Some(bias) => bias + shifted,
-                None => shifted,
-            });
-        }
-        self.matrix.gain = Some(gain);
+    pub(crate) fn after_norm(mut self, norm: Norm, c: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
+        self.matrix.gain = Some(norm.gain(c, name)?);
+        let shifted = norm.shift(c, name)?.map(|shift| self.matrix.products_with(&shift));
+        Ok(self.shifted(shifted))
+    }
+
+    /// The weight with `shift` added to its bias.
+    fn shifted(mut self, shift: Option<Array1<f32>>) -> Self {
+        self.bias = match (self.bias, shift) {
+            (Some(bias), Some(shift)) => Some(bias + shift),
+            (bias, shift) => bias.or(shift),
+        };
         self
     }
 
@@ -247,16 +271,16 @@ impl Published {
         self
     }
 
-    /// The weight of (x, n) that adds a residual stream to its outputs: x W + b + g n + shift, for a norm with the
-    /// `gain` g.
-    pub(crate) fn adding(mut self, gain: Array1<f32>, shift: Option<&Array1<f32>>) -> Self {
-        if let Some(shift) = shift {
-            self.bias = Some(match self.bias {
-                Some(bias) => bias + shift,
-                None => shift.clone(),
-            });
-        }
-        Published { added: Some(gain), ..self }
+    /// The weight of (x, n) that adds a residual stream to its outputs: x W + b + g n + beta, for the norm `name` with
+    /// gain g and shift beta.
+    pub(crate) fn adding(self, norm: Norm, c: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
+        let added = Some(norm.gain(c, name)?);
+        Ok(Published { added, ..self.shifted(norm.shift(c, name)?) })
+    }
+
+    /// The weight whose outputs are added to a residual stream that such norms read.
+    pub(crate) fn residual(self, norm: Norm) -> Self {
+        if norm.centres() { self.centred() } else { self }
     }
 
     /// Puts `columns` (inputs, further outputs) beside the others, as they are.
@@ -279,148 +303,7 @@ impl Published {
             None => matrix,
         };
         let own = WeightData { matrix, bias: self.bias };
-        self.after.map(|after| after.data()).into_iter().chain(further).fold(own, side_by_side)
-    }
-}
-
-/// The weight whose outputs are those of `first` and then those of `second`.
-fn side_by_side(first: WeightData, second: WeightData) -> WeightData {
-    let bias = (first.bias.is_some() || second.bias.is_some()).then(|| {
-        let biases = [&first, &second].map(|weight| {
-            let zeros = || Array1::zeros(weight.matrix.shape().1);
-            weight.bias.clone().unwrap_or_else(zeros)
-        });
-        biases.into_iter().flatten().collect()
-    });
-    WeightData { matrix: Arc::new(Beside { first: first.matrix, second: second.matrix }), bias }
-}
-
-/// The outputs of two matrices that are stored in one order, one after another.
-#[derive(Debug)]
-struct Beside {
-    first: Arc<dyn MatrixSource>,
-    second: Arc<dyn MatrixSource>,
-}
-
-impl MatrixSource for Beside {
-    fn shape(&self) -> (usize, usize) {
-        let (inputs, outputs) = self.first.shape();
-        (inputs, outputs + self.second.shape().1)
-    }
-
-    fn order(&self) -> Order {
-        assert_eq!(self.first.order(), self.second.order(), "matrices side by side");
-        self.first.order()
-    }
-
-    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        let outputs = self.first.shape().1;
-        match self.first.order() {
-            Order::Rows => {
-                let own = outputs.saturating_sub(from).min(out.len());
-                let (first, second) = out.split_at_mut(own);
-                if !first.is_empty() {
-                    self.first.read(line, from, first);
-                }
-                if !second.is_empty() {
-                    self.second.read(line, from.saturating_sub(outputs), second);
-                }
-            }
-            Order::Columns if line < outputs => self.first.read(line, from, out),
-            Order::Columns => self.second.read(line - outputs, from, out),
-        }
-    }
-
-    fn fetch(&self, line: usize, from: usize, count: usize) {
-        let outputs = self.first.shape().1;
-        match self.first.order() {
-            // A piece of both is rare.
-            Order::Rows if from < outputs => self.first.fetch(line, from, count.min(outputs - from)),
-            Order::Rows => self.second.fetch(line, from - outputs, count),
-            Order::Columns if line < outputs => self.first.fetch(line, from, count),
-            Order::Columns => self.second.fetch(line - outputs, from, count),
-        }
-    }
-
-    fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
-        let outputs = self.first.shape().1;
-        match self.first.order() {
-            Order::Rows => None,
-            Order::Columns if line < outputs => self.first.stored(line, from, count),
-            Order::Columns => self.second.stored(line - outputs, from, count),
-        }
-    }
-}
-
-/// The inputs of a matrix that is stored by columns, and then those of a diagonal one.
-#[derive(Debug)]
-struct Above {
-    first: Arc<dyn MatrixSource>,
-    second: Diagonal,
-}
-
-impl MatrixSource for Above {
-    fn shape(&self) -> (usize, usize) {
-        let (inputs, outputs) = self.first.shape();
-        (inputs + self.second.gain.len(), outputs)
-    }
-
-    fn order(&self) -> Order {
-        assert_eq!(self.first.order(), Order::Columns, "a matrix above another");
-        Order::Columns
-    }
-
-    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        let inputs = self.first.shape().0;
-        let (first, second) = out.split_at_mut(inputs.saturating_sub(from).min(out.len()));
-        if !first.is_empty() {
-            self.first.read(line, from, first);
-        }
-        self.second.read(line, from.saturating_sub(inputs), second);
-    }
-
-    fn fetch(&self, line: usize, from: usize, count: usize) {
-        let inputs = self.first.shape().0;
-        if from < inputs {
-            self.first.fetch(line, from, count.min(inputs - from));
-        }
-    }
-}
-
-/// The matrix that multiplies each input by its gain, less the mean of its outputs if it is centred.
-#[derive(Debug)]
-struct Diagonal {
-    gain: Array1<f32>,
-    centred: bool,
-}
-
-impl Diagonal {
-    /// Entries of a column.
-    fn read(&self, column: usize, from: usize, out: &mut [f32]) {
-        let share = if self.centred { 1.0 / self.gain.len().max(1) as f32 } else { 0.0 };
-        for ((out, gain), row) in out.iter_mut().zip(self.gain.iter().skip(from)).zip(from..) {
-            *out = gain * if row == column { 1.0 - share } else { -share };
-        }
-    }
-}
-
-/// A matrix in memory, of which columns are read.
-#[derive(Debug)]
-struct ByColumns(Array2<f32>);
-
-impl MatrixSource for ByColumns {
-    fn shape(&self) -> (usize, usize) {
-        self.0.dim()
-    }
-
-    fn order(&self) -> Order {
-        Order::Columns
-    }
-
-    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        let column = self.0.column(line);
-        assert!(from + out.len() <= column.len(), "entries of a line");
-        out.iter_mut().zip(column.iter().skip(from)).for_each(|(out, x)| *out = *x);
+        self.after.into_iter().map(Published::data).chain(further).fold(own, side_by_side)
     }
 }
 
@@ -556,38 +439,14 @@ mod tests {
     use waggle_engine::Narrow;
 
     #[test]
-    fn columns_stand_beside_a_matrix_of_either_order() {
-        let matrix = Array2::from_shape_fn((3, 4), |(i, j)| (10 * i + j) as f32);
-        let columns = Array2::from_shape_fn((3, 2), |(i, j)| (10 * i + j + 4) as f32);
-        let by_rows = Beside { first: Arc::new(matrix.clone()), second: Arc::new(columns.clone()) };
-        let by_columns = Beside { first: Arc::new(ByColumns(matrix)), second: Arc::new(ByColumns(columns)) };
-        for wide in [by_rows, by_columns] {
-            assert_eq!(wide.shape(), (3, 6));
-            let (lines, length) = wide.lines();
-            for line in 0..lines {
-                for from in 0..length {
-                    for len in 0..=length - from {
-                        let mut out = vec![0.0; len];
-                        wide.read(line, from, &mut out);
-                        let want = (from..from + len).map(|at| match wide.order() {
-                            Order::Rows => 10 * line + at,
-                            Order::Columns => 10 * at + line,
-                        });
-                        assert_eq!(out, want.map(|x| x as f32).collect::<Vec<_>>(), "{line}, {from}, {len}");
-                    }
-                }
-            }
-        }
-    }
-    #[test]
     fn a_line_of_two_matrices_is_stored_in_one() {
         static BYTES: [u8; 16] = *b"lines as stored.";
         let piece = Piece::new(Bytes::Static(&BYTES), 0..16).expect("as many bytes");
         let numbers = Numbers::new(piece, Number::Bf16);
         let part = Part { name: "part".into(), first: 0, lines: 4, length: 2, numbers };
-        let [first, second] = [2, 4]
-            .map(|lines| Arc::new(Published::new(vec![Part { lines, ..part.clone() }], Order::Columns, None).matrix));
-        let wide = Beside { first, second };
+        let [first, second] =
+            [2, 4].map(|lines| Published::new(vec![Part { lines, ..part.clone() }], Order::Columns, None));
+        let wide = Published::side_by_side(vec![first, second]).data().matrix;
         for (line, bytes) in [0, 1, 0, 1, 2, 3].map(|line| &BYTES[4 * line + 2..4 * line + 4]).into_iter().enumerate()
         {
             let Some(Narrow::Bf16(numbers)) = wide.stored(line, 1, 1).map(|stored| stored.numbers) else { panic!() };

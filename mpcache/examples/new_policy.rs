@@ -13,7 +13,9 @@ use std::ops::Range;
 
 use ndarray::{ArrayD, IxDyn};
 use waggle_engine::{Error, Float, Select, Shape, Tensor};
-use waggle_mpcache::{Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Store, attention};
+use waggle_mpcache::{
+    Facts, HeadShape, KvCache, Layers, NamedPolicy, Policy, PolicyFamily, PolicySpec, Store, attention,
+};
 use waggle_planner::{Plan, Planner};
 use waggle_protocols::Options;
 
@@ -101,7 +103,7 @@ fn play<E: Select>(
     tensor: impl Fn(&ArrayD<f32>) -> E::Tensor,
 ) -> Result<(E::Tensor, KvCache<E>), Error> {
     let [q, k, v] = text().map(|x| tensor(&x));
-    let mut cache = KvCache::with_policy(1, SHAPE, policy);
+    let mut cache = KvCache::with_policy(&Layers::global(1, SHAPE), policy);
     let mut attend =
         |t: Range<usize>| cache.attend(engine, 0, &q.slice(1, t.clone()), &k.slice(0, t.clone()), &v.slice(0, t));
     let mut output = attend(0..PROMPT)?;

@@ -19,13 +19,24 @@ pub struct KvCache<E: Engine> {
     shared: Vec<usize>,
     policy: Box<dyn Policy<E>>,
     can_roll_back: bool,
-    /// Whether tokens may be taken back, so that windows keep what they may need again.
-    rolls_back: bool,
-    /// Positions of the whole text, if they were stated.
-    text: Option<usize>,
+    expected: Expected,
     /// Texts that are read side by side.
     texts: usize,
-    padding: Option<Padding>,
+}
+
+/// What a cache is told of a text before the first token. All but the padding's numbers is public.
+#[derive(Clone, Debug, Default)]
+pub struct Expected {
+    /// Tokens of the prompt, which may come in pieces. If they are not stated, the tokens that come first are all of
+    /// the prompt.
+    pub prompt: Option<usize>,
+    /// Positions of the whole text: prompt and generated tokens.
+    pub text: Option<usize>,
+    /// Whether tokens will be [taken back](KvCache::roll_back), so that windows keep what they may need again.
+    pub rolls_back: bool,
+    /// Padding at the beginning of the prompt, or at its end where every token attends to all. Only under the policy
+    /// `full`: other policies would choose among tokens that stand for nothing.
+    pub padding: Option<Padding>,
 }
 
 /// The reader of a layer.
@@ -40,31 +51,22 @@ enum Attention {
 }
 
 impl<E: Select> KvCache<E> {
-    /// An empty cache for `layers` layers of equal `shape`, read by the policy that `spec` names.
-    pub fn new(layers: usize, shape: HeadShape, spec: &PolicySpec) -> Self {
-        Self::of(&Layers::global(layers, shape), spec)
-    }
-
-    /// [`new`](Self::new) for layers some of which have windows.
+    /// An empty cache, read by the policy that `spec` names.
     ///
     /// # Panics
     /// If no layer is left for a policy that prunes, or layers share what it would prune ([`Layers::take`]).
-    pub fn of(layers: &Layers, spec: &PolicySpec) -> Self {
+    pub fn new(layers: &Layers, spec: &PolicySpec) -> Self {
         assert!(layers.take(spec), "cache policy `{spec}` has no layer to prune");
         let policy = spec.build(layers.pruned().max(1), layers.all_heads(layers.pruned_heads()));
-        KvCache { can_roll_back: spec.can_roll_back(), ..Self::of_policy(layers, policy) }
+        KvCache { can_roll_back: spec.can_roll_back(), ..Self::with_policy(layers, policy) }
     }
 }
 
 impl<E: Engine> KvCache<E> {
-    /// An empty cache read by any policy, also one from outside this crate. No token is taken back from it.
-    pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
-        Self::of_policy(&Layers::global(layers, shape), policy)
-    }
-
-    /// [`with_policy`](Self::with_policy) for layers some of which have windows. The policy is one for as many layers
-    /// as [have none](Layers::pruned). Where layers share a store, it keeps every token.
-    pub fn of_policy(layers: &Layers, policy: Box<dyn Policy<E>>) -> Self {
+    /// An empty cache read by any policy, also one from outside this crate. The policy is one for as many layers as
+    /// [have no window](Layers::pruned). Where layers share a store, the policy keeps every token. No token is taken
+    /// back from the cache.
+    pub fn with_policy(layers: &Layers, policy: Box<dyn Policy<E>>) -> Self {
         let mut pruned = 0..;
         let attention = layers.windows.iter().map(|window| match window {
             _ if !layers.causal => Attention::Whole,
@@ -88,38 +90,42 @@ impl<E: Engine> KvCache<E> {
             shared: layers.shared.clone(),
             policy,
             can_roll_back: false,
-            rolls_back: false,
-            text: None,
+            expected: Expected::default(),
             texts: layers.texts,
-            padding: None,
         }
     }
 
-    /// The cache of a plan once more, which goes on in another way. `None` if it holds masks, or if the policy is not
-    /// made for it ([`Policy::fork`]).
+    /// A copy of a plan's cache, which goes on in another way. `None` if the cache holds masks, or if the policy has
+    /// no copy ([`Policy::fork`]).
     pub fn fork(&self) -> Option<Self> {
         let stores = self.stores.iter().map(Store::fork).collect::<Option<_>>()?;
-        let (attention, shared, padding) = (self.attention.clone(), self.shared.clone(), self.padding.clone());
-        Some(KvCache { stores, attention, shared, policy: self.policy.fork()?, padding, ..*self })
+        let (attention, shared, expected) = (self.attention.clone(), self.shared.clone(), self.expected.clone());
+        Some(KvCache { stores, attention, shared, policy: self.policy.fork()?, expected, ..*self })
     }
 
-    /// Says that the first of the `prompt` tokens of the prompt are padding, or where every token attends to all, the
-    /// last. Called before the first token, and under the policy `full` alone: other policies would choose among
-    /// tokens that stand for nothing.
-    pub fn pad(&mut self, padding: Padding, prompt: usize) {
+    /// States what will come.
+    ///
+    /// # Panics
+    /// If tokens have come.
+    pub fn expect(&mut self, expected: Expected) {
+        assert_eq!(self.tokens(), 0, "a cache is told before the first token what to expect");
         for (store, attention) in self.stores.iter_mut().zip(&self.attention) {
-            let place = |tokens: &usize| match attention {
-                Attention::Whole => prompt - tokens..prompt,
-                Attention::Policy(_) | Attention::Window(_) => 0..*tokens,
+            if let Some(prompt) = expected.prompt {
+                store.expect_prompt(prompt);
+            }
+            let Some(padding) = &expected.padding else { continue };
+            let place = |tokens: &usize| match (attention, expected.prompt) {
+                (Attention::Whole, Some(prompt)) => prompt - tokens..prompt,
+                _ => 0..*tokens,
             };
             store.hide(padding.tokens.as_ref().map(|tokens| tokens.iter().map(place).collect()));
         }
-        self.padding = Some(padding);
+        self.expected = expected;
     }
 
     /// The padding of the prompt, if there may be some.
     pub fn padding(&self) -> Option<&Padding> {
-        self.padding.as_ref()
+        self.expected.padding.as_ref()
     }
 
     /// The number of texts that are read side by side.
@@ -127,9 +133,9 @@ impl<E: Engine> KvCache<E> {
         self.texts
     }
 
-    /// Says that of the tokens seen last so many stand for nothing, of which only the client knows how many there
-    /// are: no later token attends to them. They keep their positions. Under the policy `full`, as padding.
-    pub fn bury(&mut self, tokens: Option<usize>) {
+    /// Hides the last `tokens` tokens from all later ones: they stand for nothing, and keep their positions. Only the
+    /// client knows their number. Only under the policy `full`, as padding.
+    pub fn hide_last(&mut self, tokens: Option<usize>) {
         for store in &mut self.stores {
             let seen = store.seen();
             store.hide(tokens.map(|tokens| vec![seen - tokens..seen]));
@@ -139,12 +145,6 @@ impl<E: Engine> KvCache<E> {
     /// Number of tokens seen of each text: the position of the next one.
     pub fn tokens(&self) -> usize {
         self.stores.first().map_or(0, Store::seen)
-    }
-
-    /// Says that the prompt, which comes next and may come in pieces, has `tokens` tokens. Called before the first
-    /// token; without it the first tokens that come together are all of the prompt.
-    pub fn expect_prompt(&mut self, tokens: usize) {
-        self.stores.iter_mut().for_each(|store| store.expect_prompt(tokens));
     }
 
     /// Trailing queries, of `new` tokens that come next on `layer`, that the policy observes: up to all of them. The
@@ -235,7 +235,7 @@ impl<E: Engine> KvCache<E> {
     /// where later ones read the same, `before` the next tokens.
     fn leave(&mut self, layer: usize, before: bool) {
         if let Attention::Window(window) = self.attention[layer]
-            && !self.rolls_back
+            && !self.expected.rolls_back
             && before == self.shared.contains(&layer)
         {
             window::evict(window, &mut self.stores[layer]);
@@ -247,28 +247,16 @@ impl<E: Engine> KvCache<E> {
         layer.checked_sub(self.stores.len()).map_or(layer, |behind| self.shared[behind])
     }
 
-    /// Says that tokens will be [taken back](KvCache::roll_back). Called before the first token.
-    pub fn expect_roll_back(&mut self) {
-        self.rolls_back = true;
-    }
-
-    /// Says how many positions the whole text will have, prompt and generated tokens: public. Called before the first
-    /// token.
-    pub fn expect_text(&mut self, positions: usize) {
-        self.text = Some(positions);
-    }
-
     /// Positions of the whole text, as far as their number was stated.
     pub fn text(&self) -> Option<usize> {
-        self.text
+        self.expected.text
     }
 
     /// Whether tokens can be [taken back](KvCache::roll_back): the policy can take tokens back
-    /// ([`PolicySpec::can_roll_back`]), and layers with windows were told that it will be so
-    /// ([`KvCache::expect_roll_back`]).
+    /// ([`PolicySpec::can_roll_back`]), and layers with windows were told to [expect](Expected::rolls_back) it.
     pub fn can_roll_back(&self) -> bool {
         let windowed = self.attention.iter().any(|attention| matches!(attention, Attention::Window(_)));
-        self.can_roll_back && (self.rolls_back || !windowed)
+        self.can_roll_back && (self.expected.rolls_back || !windowed)
     }
 
     /// Whether so many tokens have come after the prompt, so that they can be [taken back](KvCache::roll_back).

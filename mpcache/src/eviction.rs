@@ -59,7 +59,7 @@ impl<T: Tensor> Scores<T> {
         self.scores.shape()[1]
     }
 
-    /// Of the tokens from `first` on.
+    /// The scores of the tokens from `first` on.
     pub fn from(&self, first: usize) -> Self {
         Scores { scores: self.scores.slice(1, first..self.tokens()), ..*self }
     }

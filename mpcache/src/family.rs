@@ -74,12 +74,12 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Of a policy that shows `what`.
+    /// The facts of a policy that shows `what`.
     pub fn shows(what: impl Into<String>) -> Self {
         Facts { shows: what.into(), ..Facts::default() }
     }
 
-    /// Of a policy that shows `what` and selects by `top_k`.
+    /// The facts of a policy that shows `what` and selects by `top_k`.
     pub fn selecting(what: &str, top_k: TopK) -> Self {
         match top_k {
             TopK::Rank | TopK::Sort => Facts::shows(what),
@@ -89,7 +89,7 @@ impl Facts {
         }
     }
 
-    /// Of a policy that no two parties run.
+    /// The facts of a policy that no two parties run.
     pub fn in_the_clear() -> Self {
         Facts { clear_only: true, ..Facts::shows("runs in the clear only") }
     }

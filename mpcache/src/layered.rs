@@ -17,19 +17,19 @@ pub enum ByLayer {
     },
     /// Some layers have less, and the others share what these leave.
     Squeeze {
-        /// The layers that have less.
+        /// The layers that have less than the mean.
         light: Light,
-        /// Their budget, as a part of the mean.
+        /// The budget of the light layers, as a part of the mean.
         share: f64,
     },
 }
 
-/// The layers that have less.
+/// The layers that have less than the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Light {
     /// The later half of the layers.
     LaterHalf,
-    /// These.
+    /// The layers of this set.
     Given(LayerSet),
 }
 

@@ -28,7 +28,7 @@ mod store;
 mod window;
 
 pub use budget::{Budget, budget};
-pub use cache::KvCache;
+pub use cache::{Expected, KvCache};
 pub use catalogue::{Listed, ListedOption, catalogue};
 pub use error::{PolicyError, UnknownValue};
 pub use family::{Facts, NamedPolicy, PolicyFamily, PolicyHelp, Setting};

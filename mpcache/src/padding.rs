@@ -13,7 +13,7 @@ pub struct Padding {
 }
 
 impl Padding {
-    /// So many tokens of the only text.
+    /// Padding of `tokens` tokens, of the only text.
     pub fn of(tokens: usize) -> Self {
         Padding { tokens: Some(vec![tokens]) }
     }

@@ -20,7 +20,7 @@ pub struct Part<E: Engine> {
 /// A row that stands for several tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merged {
-    /// Which row.
+    /// The index of the row.
     pub row: usize,
     /// The number of tokens that it stands for.
     pub tokens: usize,
@@ -85,7 +85,7 @@ impl<E: Engine> Part<E> {
         Some(Part { heads: self.heads.clone(), kv: self.kv.clone(), operands, ..*self })
     }
 
-    /// Its key/value heads.
+    /// The key/value heads of the part.
     pub fn heads(&self) -> &[usize] {
         &self.heads
     }

@@ -83,7 +83,7 @@ pub trait Policy<E: Engine>: Send {
 /// Scores of tokens that a policy does not compute itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScoreSource {
-    /// Those of the model's scoring head, a linear function of the hidden state. They come with every token.
+    /// The scores of the model's scoring head, a linear function of the hidden state. They come with every token.
     ScoringHead,
     /// The surprisal of each token, in nats. Surprisals come when the tokens have been read on all layers, on engines
     /// that see their values.

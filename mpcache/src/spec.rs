@@ -118,7 +118,7 @@ impl PolicySpec {
         self.facts().can_roll_back
     }
 
-    /// Whether it decides for several texts that are read side by side as for each of them.
+    /// Whether the policy decides for each of several texts side by side as for the text alone.
     pub fn side_by_side(&self) -> bool {
         self.facts().side_by_side
     }

@@ -5,7 +5,7 @@ use ndarray::{ArrayD, IxDyn};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use waggle_engine::{Float, Shape, Tensor};
-use waggle_mpcache::{HeadShape, KvCache, Layers, PolicySpec};
+use waggle_mpcache::{Expected, HeadShape, KvCache, Layers, PolicySpec};
 use waggle_planner::Plan;
 
 const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 3 };
@@ -63,9 +63,9 @@ fn compare_with(layers: &Layers, sinks: bool, policy: &str, pieces: &[usize], cu
     let scripts = layers.windows.iter().zip(&layers.heads).map(|(_, heads)| Script::new(*heads, sinks, &mut rng));
     let scripts: Vec<_> = scripts.collect();
     let mut engine = Float::default();
-    let mut cache = KvCache::<Float>::of(layers, &policy.parse::<PolicySpec>().unwrap());
+    let mut cache = KvCache::<Float>::new(layers, &policy.parse::<PolicySpec>().unwrap());
     if cuts {
-        cache.expect_roll_back();
+        cache.expect(Expected { rolls_back: true, ..Expected::default() });
     }
     let mut start = 0;
     for &new in pieces {
@@ -170,7 +170,7 @@ fn layers_of_one_window_cost_the_same() {
     let windows = vec![Some(8), None, Some(8), Some(3), None];
     let global = Layers::global(windows.len(), HEADS);
     let layers = Layers { windows, ..global };
-    let cache = KvCache::<Float>::of(&layers, &PolicySpec::default());
+    let cache = KvCache::<Float>::new(&layers, &PolicySpec::default());
     let classes: Vec<usize> = (0..5).map(|layer| cache.layer_class(layer)).collect();
     assert_eq!((classes[0], classes[1]), (classes[2], classes[4]));
     assert!(classes[0] != classes[3] && classes[0] != classes[1] && classes[3] != classes[1]);

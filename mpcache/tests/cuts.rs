@@ -6,7 +6,7 @@ mod support;
 use ndarray::{ArrayD, Axis, concatenate};
 use support::{HEADS, LAYERS, Script, Shared};
 use waggle_engine::{Float, Select, Shape, Tensor};
-use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_mpcache::{KvCache, Layers, PolicySpec};
 use waggle_planner::Planner;
 use waggle_protocols::audit::LIMIT;
 use waggle_protocols::{Fixed, Needs, Options, Secure};
@@ -57,7 +57,7 @@ impl Drafted {
         passes: &[Pass],
         mut tensor: impl FnMut(&ArrayD<f64>) -> E::Tensor,
     ) -> (Vec<E::Tensor>, Vec<usize>) {
-        let mut cache = KvCache::<E>::new(LAYERS, HEADS, spec);
+        let mut cache = KvCache::<E>::new(&Layers::global(LAYERS, HEADS), spec);
         for (layer, [q, k, v]) in self.truth.steps[0].iter().enumerate() {
             let window = cache.observation_window(layer, PROMPT).max(1);
             let q = q.slice_axis(Axis(1), (PROMPT - window..PROMPT).into()).to_owned();
@@ -117,7 +117,7 @@ fn later_tokens_attend_as_if_what_was_cut_had_never_come() {
 #[test]
 #[should_panic(expected = "more than came after the prompt")]
 fn a_prompt_is_never_cut() {
-    let mut cache = KvCache::<Float>::new(1, HEADS, &PolicySpec::default());
+    let mut cache = KvCache::<Float>::new(&Layers::global(1, HEADS), &PolicySpec::default());
     let rows = ArrayD::zeros(vec![3, HEADS.kv_heads * HEADS.head_dim]);
     cache.append(&mut Float::default(), 0, &rows, &rows).expect("rows of the heads");
     cache.roll_back(1);

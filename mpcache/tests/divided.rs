@@ -193,7 +193,8 @@ fn a_divided_store_has_no_keys_of_all_heads() {
             Ok(store.keys().clone())
         }
     }
-    let mut cache = waggle_mpcache::KvCache::<Float>::with_policy(1, HEADS, Box::new(Halves));
+    let mut cache =
+        waggle_mpcache::KvCache::<Float>::with_policy(&waggle_mpcache::Layers::global(1, HEADS), Box::new(Halves));
     let row = ndarray::ArrayD::from_shape_fn(vec![1, 16], |at| at[1] as f32);
     let q = ndarray::ArrayD::zeros(vec![HEADS.heads, 1, HEADS.head_dim]);
     let _ = cache.attend(&mut Float::default(), 0, &q, &row, &(&row + 1.0));

@@ -5,7 +5,7 @@ mod support;
 
 use support::{HEADS, LAYERS, Script, Shared, certain, dot};
 use waggle_engine::{Float, Shape};
-use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_mpcache::{KvCache, Layers, PolicySpec};
 use waggle_net::{Entry, Phase};
 use waggle_planner::{Plan, Planner};
 use waggle_protocols::{Fixed, Needs, Options, Secure};
@@ -237,7 +237,7 @@ fn the_oracle_looks_at_the_largest_scores() {
             assert_eq!(row, &best, "step {step}, layer {layer}, head {head}");
         }
     }
-    let mut cache = KvCache::<Plan>::new(LAYERS, HEADS, &spec);
+    let mut cache = KvCache::<Plan>::new(&Layers::global(LAYERS, HEADS), &spec);
     let (q, row) = (Shape(vec![HEADS.heads, 1, HEADS.head_dim]), Shape(vec![1, HEADS.kv_heads * HEADS.head_dim]));
     let refused = cache.attend(&mut Planner::new(Options::default()).engine(), 0, &q, &row, &row);
     assert!(matches!(refused, Err(waggle_engine::Error::NotInTheClear { .. })));

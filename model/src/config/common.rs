@@ -57,7 +57,7 @@ pub(crate) struct Defaults {
 }
 
 impl Defaults {
-    /// Those of LLaMA.
+    /// LLaMA's defaults.
     pub(crate) const LLAMA: Defaults = Defaults {
         vocab_size: 32000,
         max_position_embeddings: 2048,
@@ -76,7 +76,7 @@ impl Defaults {
         original: None,
     };
 
-    /// Those of the rotary embedding.
+    /// The defaults of the rotary embedding.
     pub(crate) fn rope(&self, keys: &Keys) -> Result<RopeDefaults, ConfigError> {
         let kinds: &[&str] = &["default", "linear", "llama3", "longrope"];
         Ok(RopeDefaults {

@@ -32,7 +32,7 @@ pub enum RopeScaling {
     LongRope {
         /// The divisors in texts of up to `original_max_position_embeddings` tokens.
         short_factor: Vec<f64>,
-        /// Those in longer texts.
+        /// The divisors in longer texts.
         long_factor: Vec<f64>,
         /// Context of the training before stretching.
         original_max_position_embeddings: usize,
@@ -73,7 +73,8 @@ pub(crate) struct RopeDefaults {
 }
 
 impl RopeDefaults {
-    /// Those of a configuration that has the numbers of its embedding beside it, the base under the name `theta`.
+    /// The defaults of a configuration that states the numbers of its embedding in keys of its own, the base under
+    /// the name `theta`.
     pub(crate) fn beside(&self, keys: &Keys, theta: &str) -> Result<Self, ConfigError> {
         let partial = keys.number("partial_rotary_factor")?;
         if let (None, Some(partial)) = (self.partial_rotary_factor, partial.filter(|partial| *partial != 1.0)) {
@@ -110,8 +111,8 @@ impl RopeConfig {
         RopeConfig::of(name, map, &defaults.beside(keys, "rope_theta")?)
     }
 
-    /// Those of layers that see all tokens and of layers with a window, which `rope_parameters` has by their types;
-    /// missing ones have the `defaults`. `rope_scaling` is of the former.
+    /// The embeddings of layers that see all tokens and of layers with a window. `rope_parameters` has each under the
+    /// type of its layers, and a missing one has its `defaults`. `rope_scaling` is of layers that see all tokens.
     pub(crate) fn by_layer(keys: &Keys, defaults: &[RopeDefaults; 2]) -> Result<[Self; 2], ConfigError> {
         let all = object(keys, "rope_parameters")?;
         if let Some((key, value)) = all.into_iter().flatten().find(|(key, _)| !LAYER_TYPES.contains(&key.as_str())) {

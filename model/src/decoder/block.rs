@@ -4,10 +4,9 @@ use waggle_engine::{Engine, Gelu, Tensor};
 use waggle_mpcache::{HeadShape, KvCache};
 
 use super::layer::Layer;
-use super::matrix::Matrix;
 use crate::config::Activation;
 use crate::rope::{Angles, turn};
-use crate::style::{Mlp, Norms, QkNorm, Style, Values};
+use crate::style::{Mlp, Norms, QkNorm, Role, Style, Values};
 
 /// A layer in a pass.
 pub(super) struct Block<'a, W> {
@@ -47,7 +46,7 @@ impl<W> Block<'_, W> {
         let (attended, beside) = engine.scope("attention", |engine| {
             let qkv = self.project(engine, cache, x)?;
             let end = style.qkv_width(self.index);
-            let beside = layer.up.is_none().then(|| qkv.slice(1, end..end + style.up_width(self.index)));
+            let beside = layer.base(Role::Up).is_none().then(|| qkv.slice(1, end..end + style.up_width(self.index)));
             // Queries and keys are heads of one tensor and turn together.
             let (mut qk, v) = self.heads(engine, &qkv.slice(1, 0..end))?;
             if let Some(angles) = angles {
@@ -58,24 +57,23 @@ impl<W> Block<'_, W> {
             let Some(mixed) = mixed else { return Ok((None, beside)) };
             if style.norms == Norms::Around {
                 let kept = style.rows(x, texts, wanted);
-                return Ok((Some(self.around(engine, "output", &[&mixed, &kept], &layer.output)?), beside));
+                return Ok((Some(self.around(engine, "output", &[&mixed, &kept], Role::Output)?), beside));
             }
-            let out = engine.scope("output", |s| layer.output.times(s, &mixed))?;
-            let out = self.norm_after(engine, out, layer.attention_gains.as_ref())?;
+            let out = engine.scope("output", |s| layer.times(s, Role::Output, &mixed))?;
+            let out = self.norm_after(engine, out, Role::AfterAttention)?;
             let out = if beside.is_some() { out } else { engine.add(&style.rows(x, texts, wanted), &out)? };
             Ok((Some(out), beside))
         })?;
         let Some(attended) = attended else { return Ok(None) };
         let out = engine.scope("mlp", |engine| {
             let (gated, f) = (style.mlp == Mlp::Gated, style.intermediate[self.index]);
-            let up = match (&layer.up, &beside) {
-                (Some(matrix), _) => {
+            let up = match &beside {
+                Some(up) => style.rows(up, texts, wanted),
+                None => {
                     let normed = self.norm_before(engine, &attended)?;
                     let name = if gated { "gate_up" } else { "up" };
-                    engine.scope(name, |s| matrix.times(s, normed.as_ref().unwrap_or(&attended)))?
+                    engine.scope(name, |s| layer.times(s, Role::Up, normed.as_ref().unwrap_or(&attended)))?
                 }
-                (None, Some(up)) => style.rows(up, texts, wanted),
-                (None, None) => unreachable!("the MLP's first matrix stands alone or beside query, key and value"),
             };
             let activated = |s: &mut E, x: &E::Tensor| s.scope("activation", |s| activate(s, style.activation, x));
             let h = if gated {
@@ -85,23 +83,23 @@ impl<W> Block<'_, W> {
                 activated(engine, &up)?
             };
             if style.norms == Norms::Around {
-                return self.around(engine, "down", &[&h, &attended], &layer.down);
+                return self.around(engine, "down", &[&h, &attended], Role::Down);
             }
-            let out = engine.scope("down", |s| layer.down.times(s, &h))?;
-            if style.scales_sums() && layer.by_layer.is_none() {
-                return self.scaled_sum(engine, &attended, &out, layer.mlp_gains.as_ref());
+            let out = engine.scope("down", |s| layer.times(s, Role::Down, &h))?;
+            if style.scales_sums() && own.is_none() {
+                return self.scaled_sum(engine, &attended, &out, Role::AfterMlp);
             }
-            let out = self.norm_after(engine, out, layer.mlp_gains.as_ref())?;
+            let out = self.norm_after(engine, out, Role::AfterMlp)?;
             let x = if beside.is_some() { engine.add(&style.rows(x, texts, wanted), &attended)? } else { attended };
             engine.add(&x, &out)
         })?;
-        let (Some(of), Some(own)) = (&layer.by_layer, own) else { return Ok(Some(out)) };
+        let Some(own) = own else { return Ok(Some(out)) };
         let added = engine.scope("by layer", |engine| {
-            let gate = engine.scope("gate", |s| of.gate.times(s, &out))?;
+            let gate = engine.scope("gate", |s| layer.times(s, Role::LayerGate, &out))?;
             let gate = engine.scope("activation", |s| activate(s, style.activation, &gate))?;
             let h = engine.scope("product", |s| s.mul(&gate, &style.rows(own, texts, wanted)))?;
-            let added = engine.scope("projection", |s| of.projection.times(s, &h))?;
-            self.scaled_sum(engine, &out, &added, of.gains.as_ref())
+            let added = engine.scope("projection", |s| layer.times(s, Role::LayerProjection, &h))?;
+            self.scaled_sum(engine, &out, &added, Role::AfterLayer)
         })?;
         Ok(Some(added))
     }
@@ -115,7 +113,7 @@ impl<W> Block<'_, W> {
         x: &E::Tensor,
     ) -> Result<E::Tensor, waggle_engine::Error> {
         let (layer, n) = (self.layer, x.shape()[0]);
-        let name = if layer.up.is_some() { "qkv" } else { "qkv_up" };
+        let name = if layer.base(Role::Up).is_some() { "qkv" } else { "qkv_up" };
         let mut normed = self.norm_before(engine, x)?;
         let unnormed = normed.is_none() && layer.scores;
         if unnormed {
@@ -123,12 +121,12 @@ impl<W> Block<'_, W> {
             let h = engine.scope("norm", |s| s.rms_norm(x, self.style.eps))?;
             normed = Some(E::Tensor::concat(0, &[x, &h]));
         }
-        let mut out = engine.scope(name, |s| layer.qkv.times(s, normed.as_ref().unwrap_or(x)))?;
-        if layer.scores {
+        let mut out = engine.scope(name, |s| layer.times(s, Role::Qkv, normed.as_ref().unwrap_or(x)))?;
+        if let Some(qkv) = layer.base(Role::Qkv).filter(|_| layer.scores) {
             let (rows, outputs) = (out.shape()[0], out.shape()[1]);
             let scores =
                 out.slice(0, rows - n..rows).slice(1, outputs - self.style.heads[self.index].kv_heads..outputs);
-            cache.score(self.index, &scores, engine.linear_ceiling(layer.qkv.base()));
+            cache.score(self.index, &scores, engine.linear_ceiling(qkv));
         }
         if unnormed {
             out = out.slice(0, 0..n);
@@ -136,9 +134,9 @@ impl<W> Block<'_, W> {
         Ok(out)
     }
 
-    /// Of `qkv` (count, outputs) the queries and keys as heads, (count, heads, head_dim), and the values (count,
-    /// kv_heads * head_dim), normalised if the style says so. Where keys and values are another layer's, the queries
-    /// alone.
+    /// The queries and keys of `qkv` (count, outputs) as heads, (count, heads, head_dim), and its values (count,
+    /// kv_heads * head_dim), normalised if the style says so. Only the queries where keys and values are another
+    /// layer's.
     fn heads<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -151,7 +149,7 @@ impl<W> Block<'_, W> {
         // Values are the last columns, also where they are keys.
         let split = |x: &E::Tensor| (x.slice(1, 0..q + kv), x.slice(1, x.shape()[1] - kv..x.shape()[1]));
         if let Values::Shared(_) = values {
-            let queries = match &self.layer.qk_gains {
+            let queries = match self.layer.base(Role::QueryNorm) {
                 Some(gains) => engine.scope("qk norm", |s| {
                     let whole = self.style.qk_norm == QkNorm::Whole;
                     let normed = s.rms_norm(&if whole { qkv.clone() } else { by_head(qkv) }, eps)?;
@@ -162,7 +160,7 @@ impl<W> Block<'_, W> {
             return Ok((by_head(&queries), None));
         }
         let (qk, v) = split(qkv);
-        let Some(gains) = &self.layer.qk_gains else { return Ok((by_head(&qk), Some(v))) };
+        let Some(gains) = self.layer.base(Role::QueryNorm) else { return Ok((by_head(&qk), Some(v))) };
         let (normed, v) = engine.scope("qk norm", |s| {
             let (normed, v) = match (self.style.qk_norm, values) {
                 (QkNorm::Whole, _) => {
@@ -199,9 +197,9 @@ impl<W> Block<'_, W> {
         engine: &mut E,
         name: &str,
         parts: &[&E::Tensor],
-        matrix: &Matrix<W>,
+        matrix: Role,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        let sum = engine.scope(name, |s| matrix.times(s, &E::Tensor::concat(1, parts)))?;
+        let sum = engine.scope(name, |s| self.layer.times(s, matrix, &E::Tensor::concat(1, parts)))?;
         engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
     }
 
@@ -227,7 +225,7 @@ impl<W> Block<'_, W> {
             return Ok(None);
         }
         let q = style.rows(q, texts, window).reshape(&[texts, window, heads, head_dim]).permute(&[0, 2, 1, 3]);
-        if let Some(sinks) = &self.layer.sinks {
+        if let Some(sinks) = self.layer.base(Role::Sinks) {
             cache.sinks(layer, &engine.rows(sinks, 0, 1)?);
         }
         let q = q.reshape(&[texts * heads, window, head_dim]);
@@ -243,9 +241,9 @@ impl<W> Block<'_, W> {
         &self,
         engine: &mut E,
         x: E::Tensor,
-        gains: Option<&W>,
+        gains: Role,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        let Some(gains) = gains else { return Ok(x) };
+        let Some(gains) = self.layer.base(gains) else { return Ok(x) };
         let name = if self.style.norms == Norms::Both { "norm after" } else { "norm" };
         engine.scope(name, |s| {
             let normed = s.rms_norm(&x, self.style.eps)?;
@@ -259,12 +257,12 @@ impl<W> Block<'_, W> {
         engine: &mut E,
         x: &E::Tensor,
         out: &E::Tensor,
-        gains: Option<&W>,
+        gains: Role,
     ) -> Result<E::Tensor, waggle_engine::Error> {
         let h = self.style.hidden;
         let both = engine.scope("norm after", |s| {
             let normed = s.rms_norm(out, self.style.eps)?;
-            let gains = gains.expect("norms stand before and after");
+            let gains = self.layer.base(gains).expect("norms stand before and after");
             gain(s, &E::Tensor::concat(1, &[&normed, x]), gains)
         })?;
         engine.add(&both.slice(1, 0..h), &both.slice(1, h..2 * h))

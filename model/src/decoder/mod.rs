@@ -1,42 +1,21 @@
 //! The program of every family: a decoder or an encoder in a [`Style`].
-//!
-//! It differs from the programs of the models' authors in work that is done once, when the weights are loaded:
-//!
-//! - Query, key and value become one matrix, gate and up another. Attention and MLP in parallel, which read one
-//!   normalised input, share one matrix: two norms of one input differ in gains and shifts alone.
-//! - The gain and shift of a norm before a matrix are folded into it, and the scale of scores into the queries. No
-//!   matrix follows norms of queries and keys, nor norms after attention and MLP: their gains are products of their
-//!   own, with the scale in the queries' gains.
-//! - Factors of what is added to the residual stream are folded into the matrices that add it, those of logits
-//!   into the head.
-//! - The table of embeddings by layer stands beside that of the embedding: both are looked up at once.
-//! - Layers that read the keys and values of an earlier one come last. They compute the wanted rows alone, as nothing
-//!   reads the others.
-//! - With layer norms, all that is added to the residual stream (embeddings, outputs of attention and MLP) has its
-//!   mean taken away. The stream then has none, and its layer norms, which would take it away, are root-mean-square
-//!   norms.
-//! - Where a norm stands around each sum, as in encoders, the stream holds what the norm gives before its gain g and
-//!   its shift. The matrix whose product is added to it next has diag(g) below it, and multiplies both side by side.
 
 mod block;
 mod layer;
-mod matrix;
+mod load;
 mod quota;
+mod recipe;
 
 use ndarray::{Array2, ArrayD, IxDyn};
-use waggle_engine::{Engine, LogitBits, Right, Select, Tensor, WeightData, WeightLoader, WeightSpec};
-use waggle_mpcache::{HeadShape, KvCache, Layers, PolicySpec};
+use waggle_engine::{Engine, LogitBits, Right, Select, Tensor};
+use waggle_mpcache::{KvCache, Layers, PolicySpec};
 
 use self::block::Block;
 use self::layer::Layer;
 pub use self::quota::QUOTA_SHARE;
-use crate::learned::Columns;
-use crate::public::{Disclosed, ModelPart, PartsError};
 use crate::rope::{Angles, Rope};
 use crate::spec::ModelSpec;
-use crate::style::{ByLayer, Names, Norms, Pooled, Positions, Style};
-use crate::weights::{Builder, Published};
-use crate::{Checkpoint, Error};
+use crate::style::{ByLayer, Norms, Pooled, Positions, Style};
 
 /// New tokens of one text, or of several of one length that are read side by side: how many, which is public, and
 /// which, where that is known. An image's are its patches, after one that stands for the whole.
@@ -65,12 +44,12 @@ impl<'a> Input<'a> {
         Input::of(Some(ids), ids.len())
     }
 
-    /// So many tokens, which somebody else knows.
+    /// `count` tokens that another party knows.
     pub fn unknown(count: usize) -> Self {
         Input::of(None, count)
     }
 
-    /// So many tokens, on any party.
+    /// `count` tokens, with their ids where this party knows them.
     pub fn of(ids: Option<&'a [u32]>, count: usize) -> Self {
         Input { ids, count, texts: 1, patches: None, seconds: &[], masks: &[] }
     }
@@ -107,21 +86,9 @@ impl Rows {
     }
 }
 
-/// The values that a party knows of the weights of a model.
-#[derive(Clone, Copy)]
-pub enum Known<'a> {
-    /// None.
-    Nothing,
-    /// All of them: the server.
-    All(&'a Checkpoint),
-    /// Those of the public parts: the client. What else there is in the checkpoint is not read.
-    Public(&'a Checkpoint),
-}
-
 /// A model whose matrices are prepared for an engine with weights `W`.
 pub struct Model<W> {
     spec: ModelSpec,
-    style: Style,
     ropes: Vec<Rope>,
     embedding: W,
     first: Option<W>,
@@ -140,185 +107,12 @@ struct Inputs<W> {
 }
 
 impl<W> Model<W> {
-    /// Has `loader` prepare the weights of the model `spec`, one after another: with the values of `checkpoint` on
-    /// the server, without values where there is none. A checkpoint that does not fit `spec`, or that holds more, is
-    /// refused by tensor.
-    pub fn load(
-        loader: &mut dyn WeightLoader<Weight = W>,
-        spec: &ModelSpec,
-        checkpoint: Option<&Checkpoint>,
-    ) -> Result<Self, Error> {
-        Self::load_for(&PolicySpec::default(), loader, spec, checkpoint)
-    }
-
-    /// [`Model::load`] for generations under `policy`. If it needs learned scores, the matrices that give query, key
-    /// and value have a further column for every key/value head. Their values stand beside the checkpoint, in
-    /// [`LEARNED_FILE`](crate::LEARNED_FILE). Such a model works under every policy, and costs as if all had asked
-    /// for the columns.
-    ///
-    /// # Errors
-    /// Those of [`Model::load`], and [`CheckpointError`](crate::CheckpointError) for a file that is missing or does
-    /// not fit.
-    pub fn load_for(
-        policy: &PolicySpec,
-        loader: &mut dyn WeightLoader<Weight = W>,
-        spec: &ModelSpec,
-        checkpoint: Option<&Checkpoint>,
-    ) -> Result<Self, Error> {
-        let ranks = checkpoint.map(Checkpoint::ranks).unwrap_or_default();
-        let disclosed = Disclosed { ranks, ..Disclosed::default() };
-        Self::load_disclosed(&disclosed, policy, loader, spec, checkpoint.map_or(Known::Nothing, Known::All))
-    }
-
-    /// [`Model::load_for`] where both parties have some parts of the model, or the server adds something to its
-    /// matrices. Both load it alike, each with what it knows.
-    ///
-    /// # Errors
-    /// Those of [`Model::load_for`], and [`PartsError`] for parts that the model does not have.
-    pub fn load_disclosed(
-        disclosed: &Disclosed,
-        policy: &PolicySpec,
-        loader: &mut dyn WeightLoader<Weight = W>,
-        spec: &ModelSpec,
-        known: Known,
-    ) -> Result<Self, Error> {
-        disclosed.check(spec)?;
-        let learned = policy.needs_scoring_head();
-        if learned {
-            spec.check_shared(policy.name())?;
-        }
-        if learned && (0..spec.layers()).any(|layer| disclosed.parts.hold(ModelPart::Layer(layer))) {
-            return Err(PartsError::Learned.into());
-        }
-        let (checkpoint, public_alone) = match known {
-            Known::Nothing => (None, true),
-            Known::All(checkpoint) => (Some(checkpoint), false),
-            Known::Public(checkpoint) => (Some(checkpoint), true),
-        };
-        match known {
-            Known::Nothing => {}
-            Known::All(checkpoint) => checkpoint.check_all(spec)?,
-            Known::Public(checkpoint) => checkpoint.check_parts(spec, &disclosed.parts)?,
-        }
-        let columns = match known {
-            _ if !learned => Columns::None,
-            Known::All(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
-            Known::Nothing | Known::Public(_) => Columns::Shape,
-        };
-        let narrow = spec.style().quantized;
-        let part = ModelPart::Embedding;
-        Self::build(spec, Builder { checkpoint, columns, narrow, disclosed, public_alone, part, loader })
-    }
-
-    /// [`Model::load`] with a scoring head whose columns are all 0, to fit another: of the norms of (tokens, width)
-    /// that a layer computes, the first gives what a head reads.
-    ///
-    /// # Errors
-    /// Those of [`Model::load`].
-    pub fn load_to_fit(
-        loader: &mut dyn WeightLoader<Weight = W>,
-        spec: &ModelSpec,
-        checkpoint: &Checkpoint,
-    ) -> Result<Self, Error> {
-        checkpoint.check_all(spec)?;
-        spec.check_shared("kvzap")?;
-        let zeros = |heads: &HeadShape| Array2::zeros((spec.hidden(), heads.kv_heads));
-        let columns = Columns::Known(spec.heads().iter().map(zeros).collect());
-        Self::build(
-            spec,
-            Builder {
-                checkpoint: Some(checkpoint),
-                columns,
-                narrow: spec.style().quantized,
-                disclosed: &Disclosed::default(),
-                public_alone: false,
-                part: ModelPart::Embedding,
-                loader,
-            },
-        )
-    }
-
-    /// Builds all weights, in the order in which they are used.
-    fn build(spec: &ModelSpec, mut builder: Builder<W>) -> Result<Self, Error> {
-        let (style, b) = (spec.style(), &mut builder);
-        let Names { embedding, first, positions, segments, norm, pooler, head: head_name, .. } = style.names;
-        let (h, image) = (style.hidden, style.image());
-        let embedding_name = format!("{embedding}.weight");
-        let inputs = image.map_or(style.vocabulary, |image| image.values());
-        // One lookup gives all that there is of a token.
-        let all = style.by_layer.map_or(0, |of| style.layers() * of.width);
-        let embed = b.weight(&embedding_name, (inputs, h + all), |c| {
-            if image.is_some() {
-                return Ok(style.residual(Published::linear(c, &[embedding.to_owned()], true)?));
-            }
-            let table = Published::stored(c, &embedding_name, None)?;
-            let table = style.residual(match style.embedding_scale {
-                Some(scale) => table.scale_outputs(h, scale),
-                None => table,
-            });
-            let Some(of) = style.by_layer else { return Ok(table) };
-            // The vectors are the sum of two, times the root of a half.
-            let by_layer = Published::stored(c, &format!("{}.weight", of.table), None)?;
-            Ok(table.beside(by_layer.scale_outputs(all, (of.width as f32 / 2.0).sqrt())))
-        })?;
-        let mut learned = |name: &str, rows: usize| {
-            let name = if image.is_some() { name.to_owned() } else { format!("{name}.weight") };
-            b.weight(&name, (rows, h), |c| Ok(style.residual(Published::stored(c, &name, None)?)))
-        };
-        let first = image.map(|_| learned(first, 1)).transpose()?;
-        let (ropes, positions) = match &style.positions {
-            Positions::Rotary(ropes) => {
-                let rope = |(i, rope)| Rope::new(rope, style.turned_dim(i));
-                (ropes.iter().enumerate().map(rope).collect(), None)
-            }
-            Positions::Learned { offset } => (Vec::new(), Some(learned(positions, style.max_positions + offset)?)),
-        };
-        let kinds = style.encoder.as_ref().map(|encoder| encoder.segments).filter(|kinds| *kinds > 0);
-        let segments = kinds.map(|kinds| learned(segments, kinds)).transpose()?;
-        let by_layer = style.by_layer.map(|of| Inputs::load(&style, &of, b)).transpose()?;
-        let load = |i: usize| {
-            b.part = ModelPart::Layer(i);
-            Layer::load(&style, i, b)
-        };
-        let layers = (0..style.layers()).map(load).collect::<Result<_, _>>()?;
-        b.part = ModelPart::Head;
-        let last = style.norm_before(style.layers()).unwrap_or_else(|| norm.to_owned());
-        let (pooled, masked) = (style.encoder.as_ref().and_then(|encoder| encoder.pooled), style.masked());
-        let pooler = pooled.map(|_| {
-            b.weight(&format!("{pooler}.weight"), (h, h), |c| {
-                style.after_norm(c, &last, Published::linear(c, &[pooler.to_owned()], true)?)
-            })
-        });
-        let pooler = pooler.transpose()?;
-        // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
-        let name = if style.tied { embedding } else { head_name };
-        let head = b.weight(&format!("{head_name}.weight"), (h, style.outputs()), |c| {
-            let head = Published::linear(c, &[name.to_owned()], style.head_bias)?;
-            if let Some(masked) = masked {
-                return style.after_norm(c, masked.norm, head.with_bias(c.vector(masked.bias)?));
-            }
-            let head = if pooler.is_some() { head } else { style.after_norm(c, &last, head)? };
-            Ok(head.scale_outputs(style.outputs(), style.logit_scale))
-        })?;
-        let (spec, embedding) = (spec.clone(), embed);
-        Ok(Model { spec, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head, style })
-    }
-
-    /// All weights, in the order in which they were prepared.
-    pub fn weights(&self) -> Vec<&W> {
-        let layers = self.layers.iter().flat_map(Layer::weights);
-        let before = [&self.embedding].into_iter().chain(&self.first).chain(&self.positions).chain(&self.segments);
-        let by_layer = self.by_layer.iter().flat_map(|of| [&of.projection, &of.gains]);
-        let before = before.chain(by_layer);
-        before.chain(layers).chain(&self.pooler).chain([&self.head]).collect()
-    }
-
     /// The public shape.
     pub fn spec(&self) -> ModelSpec {
         self.spec.clone()
     }
 
-    /// Whether it gives learned scores of tokens, see [`Model::load_for`].
+    /// Whether the model gives learned scores of tokens, see [`Model::load_for`].
     pub fn learned(&self) -> bool {
         self.layers.iter().any(|layer| layer.scores)
     }
@@ -333,7 +127,7 @@ impl<W> Model<W> {
 
     /// [`Model::cache`] for so many texts that are read side by side.
     pub(crate) fn cache_of<E: Select<Weight = W>>(&self, texts: usize, policy: &PolicySpec) -> KvCache<E> {
-        KvCache::of(&Layers { texts, ..self.spec.attention() }, policy)
+        KvCache::new(&Layers { texts, ..self.spec.attention() }, policy)
     }
 
     /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
@@ -349,7 +143,7 @@ impl<W> Model<W> {
         rows: Rows,
         progress: &mut dyn FnMut(usize),
     ) -> Result<Option<E::Tensor>, waggle_engine::Error> {
-        let style = &self.style;
+        let style = self.spec.style();
         let mut angles: Vec<Angles> = self.ropes.iter().map(|rope| rope.of(cache, input.count)).collect();
         let mut x = engine.scope("embedding", |e| {
             let x = self.embed(e, input, cache)?;
@@ -411,7 +205,7 @@ impl<W> Model<W> {
         input: Input,
         x: &E::Tensor,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        let (texts, n, h) = (input.texts, input.count, self.style.hidden);
+        let (texts, n, h) = (input.texts, input.count, self.spec.style().hidden);
         let at = |i: IxDyn| f32::from(input.masks[i[0]] == i[2]);
         let chosen = (!input.masks.is_empty()).then(|| ArrayD::from_shape_fn(vec![texts, 1, n], at));
         engine.scope("mask", |e| {
@@ -426,9 +220,9 @@ impl<W> Model<W> {
         engine: &mut E,
         x: &E::Tensor,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        let function = self.style.encoder.as_ref().and_then(|encoder| encoder.pooled);
+        let function = self.spec.style().encoder.as_ref().and_then(|encoder| encoder.pooled);
         let (Some(pooler), Some(function)) = (&self.pooler, function) else {
-            return engine.scope("norm", |e| e.rms_norm(x, self.style.eps));
+            return engine.scope("norm", |e| e.rms_norm(x, self.spec.style().eps));
         };
         let x = engine.scope("pooler", |e| e.linear(x, pooler))?;
         let y = engine.scope("activation", |e| match function {
@@ -437,13 +231,13 @@ impl<W> Model<W> {
             Pooled::Relu => e.relu(&x),
             Pooled::Masked(masked) => block::activate(e, masked.activation, &x),
         })?;
-        if self.style.masked().is_none() {
+        if self.spec.style().masked().is_none() {
             return Ok(y);
         }
         // No matrix precedes this norm that could take the mean away.
         engine.scope("norm", |e| {
             let centred = centred(e, &y)?;
-            e.rms_norm(&centred, self.style.eps)
+            e.rms_norm(&centred, self.spec.style().eps)
         })
     }
 
@@ -459,24 +253,25 @@ impl<W> Model<W> {
             1 => rows.clone(),
             _ => E::Tensor::concat(0, &vec![rows; times]),
         };
-        let tokens = match (&self.first, self.style.image()) {
+        let tokens = match (&self.first, self.spec.style().image()) {
             (Some(first), Some(image)) => {
                 let each = image.rows() - 1;
                 let shape = [texts * each, image.values()];
                 let patches = engine.input(&shape, input.patches.map(|patches| patches.view().into_dyn()))?;
                 let patches = engine.scope("patches", |e| e.linear(&patches, &self.embedding))?;
-                let patches = patches.reshape(&[texts, each, self.style.hidden]);
-                let first = repeated(&engine.rows(first, 0, 1)?, texts).reshape(&[texts, 1, self.style.hidden]);
-                E::Tensor::concat(1, &[&first, &patches]).reshape(&[texts * input.count, self.style.hidden])
+                let patches = patches.reshape(&[texts, each, self.spec.style().hidden]);
+                let first =
+                    repeated(&engine.rows(first, 0, 1)?, texts).reshape(&[texts, 1, self.spec.style().hidden]);
+                E::Tensor::concat(1, &[&first, &patches]).reshape(&[texts * input.count, self.spec.style().hidden])
             }
             _ => engine.embed(&self.embedding, input.ids, texts * input.count)?,
         };
-        let (Some(table), Positions::Learned { offset }) = (&self.positions, &self.style.positions) else {
+        let (Some(table), Positions::Learned { offset }) = (&self.positions, &self.spec.style().positions) else {
             return Ok(tokens);
         };
         let position = cache.tokens();
         // Before an encoder's text there is no padding.
-        let positions = match cache.padding().filter(|_| self.style.encoder.is_none()) {
+        let positions = match cache.padding().filter(|_| self.spec.style().encoder.is_none()) {
             None => repeated(&engine.rows(table, position + offset, input.count)?, texts),
             // Where the text begins is the client's secret, so it looks positions up as it does words.
             Some(padding) => {
@@ -487,7 +282,7 @@ impl<W> Model<W> {
         };
         let sum = engine.add(&tokens, &positions)?;
         let Some(segments) = &self.segments else { return Ok(sum) };
-        let kinds = self.style.encoder.as_ref().map_or(0, |encoder| encoder.segments);
+        let kinds = self.spec.style().encoder.as_ref().map_or(0, |encoder| encoder.segments);
         let rows = if kinds > 1 {
             // Where the second text begins is the client's secret, and whether there is one.
             let begins = |text: usize| input.seconds.get(text).copied().flatten().unwrap_or(input.count);
@@ -520,80 +315,14 @@ impl<W> Model<W> {
         bits: LogitBits,
     ) -> Result<Option<ArrayD<f32>>, waggle_engine::Error> {
         let logits = engine.scope("head", |e| e.reveal_linear(hidden, &self.head, bits))?;
-        Ok(match self.style.logit_cap {
+        Ok(match self.spec.style().logit_cap {
             Some(cap) => logits.map(|logits| logits.mapv(|x| cap * (x / cap).tanh())),
             None => logits,
         })
     }
 }
 
-impl ModelSpec {
-    /// The weights that [`Model::load`] prepares, in its order. [`Model::load_for`] prepares as many, and some may be
-    /// wider.
-    pub fn weight_specs(&self) -> Vec<WeightSpec> {
-        self.weight_specs_of(&Disclosed::default()).expect("without values nothing can be refused")
-    }
-
-    /// The weights that [`Model::load_disclosed`] prepares, in its order.
-    ///
-    /// # Errors
-    /// [`PartsError`] for parts that the model does not have.
-    pub fn weight_specs_of(&self, disclosed: &Disclosed) -> Result<Vec<WeightSpec>, Error> {
-        let model = Model::load_disclosed(disclosed, &PolicySpec::default(), &mut Lister, self, Known::Nothing)?;
-        Ok(model.weights().into_iter().cloned().collect())
-    }
-
-    /// Refuses a cache policy whose settings are for another model, or that has no layer to act on.
-    pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
-        let layers = self.attention();
-        if self.is_encoder() && *policy != PolicySpec::default() {
-            return Err(Error::Encoder { what: "a cache policy" });
-        }
-        if *policy != PolicySpec::default() {
-            self.check_shared(policy.name())?;
-        }
-        if !layers.take(policy) {
-            return Err(Error::WindowedPolicy(policy.to_string()));
-        }
-        Ok(policy.check(layers.pruned(), layers.pruned_heads())?)
-    }
-
-    /// Refuses the cache policy `policy`, which prunes, where layers read the keys and values of others.
-    ///
-    /// # Errors
-    /// [`Error::SharedPolicy`].
-    pub fn check_shared(&self, policy: &str) -> Result<(), Error> {
-        match self.attention().shared.is_empty() {
-            true => Ok(()),
-            false => Err(Error::SharedPolicy(policy.to_owned())),
-        }
-    }
-
-    /// Refuses token ids that the model does not have.
-    pub fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
-        let vocabulary = self.vocabulary();
-        match ids.iter().find(|id| **id as usize >= vocabulary) {
-            Some(&id) => Err(waggle_engine::Error::Token { id, vocabulary }.into()),
-            None => Ok(()),
-        }
-    }
-}
-
 impl<W> Inputs<W> {
-    /// Builds them. All constants are folded in.
-    fn load(style: &Style, of: &ByLayer, b: &mut Builder<W>) -> Result<Self, Error> {
-        let (h, all) = (style.hidden, style.layers() * of.width);
-        Ok(Inputs {
-            projection: b.weight(&format!("{}.weight", of.projection), (h, all), |c| {
-                let projection = Published::linear(c, &[of.projection.to_owned()], false)?;
-                Ok(projection.scale_outputs(all, (h as f32).sqrt().recip()))
-            })?,
-            gains: b.gains(&format!("{}.weight", of.norm), of.width, |c| {
-                Ok(style.gain(c, of.norm)? * std::f32::consts::FRAC_1_SQRT_2)
-            })?,
-        })
-    }
-
     /// The vectors of all layers side by side, (texts * count, layers * width), of the embedding `x` and what the
     /// table has of the ids.
     fn of<E: Engine<Weight = W>>(
@@ -633,15 +362,4 @@ fn centred<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle
     }
     let mean = engine.scale(&sum, -(width as f32).recip())?;
     engine.add(x, &E::Tensor::concat(1, &vec![&mean; width]))
-}
-
-/// Loads the specifications alone.
-struct Lister;
-
-impl WeightLoader for Lister {
-    type Weight = WeightSpec;
-
-    fn load(&mut self, spec: &WeightSpec, _: Option<WeightData>) -> Result<WeightSpec, waggle_engine::Error> {
-        Ok(spec.clone())
-    }
 }

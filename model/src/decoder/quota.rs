@@ -2,8 +2,10 @@
 
 use waggle_mpcache::PolicySpec;
 
-use super::{Known, Lister, Model};
+use super::Model;
+use super::load::Lister;
 use crate::public::Disclosed;
+use crate::weights::Known;
 use crate::{Error, ModelSpec};
 
 /// A server lets a client have one in so many of the [`ModelSpec::telling_positions`] unless told otherwise: 5 %.

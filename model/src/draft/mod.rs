@@ -91,8 +91,8 @@ impl Drafts {
         f64::from(self.rate) / f64::from(THOUSAND)
     }
 
-    /// These drafts, whose passes keep as many tokens as the rate says if all of them are right, and otherwise one.
-    /// That tells a bit for each pass that might keep more than one token, and nothing for other passes.
+    /// The same drafts, but a pass keeps as many tokens as the rate says if all of these are right, and otherwise one.
+    /// A pass that may keep several tokens tells one bit, and every other pass nothing.
     pub fn steady(self) -> Self {
         Drafts { steady: true, ..self }
     }
@@ -129,7 +129,7 @@ impl Passes {
         draft.map_or_else(|| Passes::of(Vec::new()), Drafts::expected)
     }
 
-    /// These numbers, and one token in each later pass.
+    /// A schedule of the numbers `kept`, and of one token in each later pass.
     pub fn of(kept: Vec<usize>) -> Self {
         Passes(Box::new(kept.into_iter().chain(std::iter::repeat(1))))
     }
@@ -146,7 +146,7 @@ pub trait Guess {
     /// it does not know.
     ///
     /// # Errors
-    /// Those of what it computes with.
+    /// The errors of what it computes with.
     fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, Error>;
 }
 

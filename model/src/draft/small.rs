@@ -2,7 +2,7 @@
 
 use ndarray::Ix2;
 use waggle_engine::{Float, FloatLoader, FloatWeight};
-use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_mpcache::{Expected, KvCache, PolicySpec};
 
 use super::Guess;
 use crate::chunks::{chunk_size, read};
@@ -52,7 +52,7 @@ impl SmallModel {
 /// An empty cache from which tokens will be cut.
 fn fresh(model: &Model<FloatWeight>) -> KvCache<Float> {
     let mut cache = model.cache(&PolicySpec::default());
-    cache.expect_roll_back();
+    cache.expect(Expected { rolls_back: true, ..Expected::default() });
     cache
 }
 

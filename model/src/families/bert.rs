@@ -13,7 +13,7 @@ use super::Family;
 use crate::config::{
     Activation, ConfigError, Keys, MAX_LABELS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, epsilon, size, unsupported,
 };
-use crate::style::{Encoder, Masked, Mlp, Names, Norm, Norms, Pooled, Positions, QkNorm, Role, Stored, Style, Values};
+use crate::style::{Encoder, Masked, Names, Norms, Pooled, Role, Sizes, Stored, Style};
 
 /// Most segments.
 const MAX_SEGMENTS: usize = 1 << 10;
@@ -65,7 +65,7 @@ const NAMES: Names = Names {
     norm: "bert.embeddings.LayerNorm",
     pooler: "bert.pooler.dense",
     head: "classifier",
-    // Those of the training: words and whole sentences.
+    // The heads of the training, for words and whole sentences, are not read.
     buffers: &[POSITIONS, SEGMENTS, ("cls.", Stored::Unused)],
 };
 
@@ -115,40 +115,20 @@ impl Family for BertConfig {
     }
 
     fn style(&self) -> Style {
-        let (layers, head_dim) = (self.num_hidden_layers, self.hidden_size / self.num_attention_heads);
-        let heads = HeadShape { heads: self.num_attention_heads, kv_heads: self.num_attention_heads, head_dim };
-        let style = Style {
-            names: NAMES,
-            heads: vec![heads; layers],
-            values: vec![Values::Own; layers],
+        let (heads, head_dim) = (self.num_attention_heads, self.hidden_size / self.num_attention_heads);
+        let sizes = Sizes {
+            heads: HeadShape { heads, kv_heads: heads, head_dim },
+            layers: self.num_hidden_layers,
             hidden: self.hidden_size,
-            intermediate: vec![self.intermediate_size; layers],
+            intermediate: self.intermediate_size,
             vocabulary: self.vocab_size,
             max_positions: self.max_position_embeddings,
-            norms: Norms::Around,
-            norm: Norm::Layer,
             eps: self.layer_norm_eps,
-            qk_norm: QkNorm::None,
-            positions: Positions::Learned { offset: 0 },
-            turns: vec![None; layers],
-            scales: vec![(head_dim as f32).sqrt().recip(); layers],
-            windows: vec![None; layers],
-            score_cap: None,
-            logit_cap: None,
-            mlp: Mlp::Plain,
             activation: self.hidden_act,
-            qkv_bias: true,
-            output_bias: true,
-            mlp_bias: true,
+        };
+        let style = Style {
+            norms: Norms::Around,
             head_bias: true,
-            tied: false,
-            sinks: None,
-            embedding_scale: None,
-            residual_scale: 1.0,
-            logit_scale: 1.0,
-            quantized: false,
-            by_layer: None,
-            eos: Vec::new(),
             encoder: Some(Encoder {
                 segments: self.type_vocab_size,
                 pooled: Some(Pooled::Tanh),
@@ -156,6 +136,7 @@ impl Family for BertConfig {
                 labels: self.labels.clone(),
                 multi_label: self.multi_label,
             }),
+            ..Style::new(NAMES, sizes)
         };
         let masked = Masked {
             activation: self.hidden_act,

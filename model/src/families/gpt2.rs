@@ -12,7 +12,7 @@ use super::Family;
 use crate::config::{
     Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, epsilon, size, unsupported,
 };
-use crate::style::{Mlp, Names, Norm, Norms, Positions, QkNorm, Role, Stored, Style, Values};
+use crate::style::{Names, Role, Sizes, Stored, Style};
 
 /// `config.json` of a GPT-2; fields have their published names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,39 +99,22 @@ impl Family for Gpt2Config {
         let head_dim = self.n_embd / self.n_head;
         let root = if self.scale_attn_weights { 1.0 / (head_dim as f32).sqrt() } else { 1.0 };
         let by_layer = |i: usize| if self.scale_attn_by_inverse_layer_idx { root / (i + 1) as f32 } else { root };
-        Style {
-            names: NAMES,
-            heads: vec![HeadShape { heads: self.n_head, kv_heads: self.n_head, head_dim }; self.n_layer],
-            values: vec![Values::Own; self.n_layer],
+        let sizes = Sizes {
+            heads: HeadShape { heads: self.n_head, kv_heads: self.n_head, head_dim },
+            layers: self.n_layer,
             hidden: self.n_embd,
-            intermediate: vec![self.n_inner; self.n_layer],
+            intermediate: self.n_inner,
             vocabulary: self.vocab_size,
             max_positions: self.n_positions,
-            norms: Norms::Before,
-            norm: Norm::Layer,
             eps: self.layer_norm_epsilon,
-            qk_norm: QkNorm::None,
-            positions: Positions::Learned { offset: 0 },
-            turns: vec![None; self.n_layer],
-            scales: (0..self.n_layer).map(by_layer).collect(),
-            windows: vec![None; self.n_layer],
-            score_cap: None,
-            logit_cap: None,
-            mlp: Mlp::Plain,
             activation: self.activation_function,
-            qkv_bias: true,
-            output_bias: true,
-            mlp_bias: true,
-            head_bias: false,
+        };
+        Style {
+            scales: (0..self.n_layer).map(by_layer).collect(),
             tied: self.tie_word_embeddings,
-            sinks: None,
-            embedding_scale: None,
-            residual_scale: 1.0,
-            logit_scale: 1.0,
             quantized: self.quantization_config.is_some(),
-            by_layer: None,
             eos: self.eos_token_id.clone(),
-            encoder: None,
+            ..Style::new(NAMES, sizes)
         }
     }
 }

@@ -88,6 +88,6 @@ impl Family for GptNeoXConfig {
     }
 
     fn style(&self) -> Style {
-        Style { names: NAMES, norms: Norms::Parallel, ..Style::llama(&self.common).with_layer_norms() }
+        Style { names: NAMES, norms: Norms::Parallel, ..Style::rotary(&self.common) }
     }
 }

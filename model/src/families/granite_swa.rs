@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Family;
 use super::granite::GraniteConfig;
 use crate::config::{ConfigError, Defaults, Keys, MAX_LAYERS, RopeConfig, Windows, check_length, unsupported};
-use crate::style::{Positions, Style};
+use crate::style::{Names, Positions, Role, Style};
 
 /// `config.json` of a Granite with windows; fields have their published names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,15 @@ pub struct GraniteSwaConfig {
     /// The rotary base of every layer; 0 for none.
     pub layer_rope_theta: Vec<f64>,
 }
+
+const NAMES: Names = Names {
+    norms: &[
+        (Role::BeforeAttention, "input_layernorm"),
+        (Role::BeforeMlp, "post_attention_layernorm"),
+        (Role::Sinks, "self_attn.sinks"),
+    ],
+    ..Names::LLAMA
+};
 
 impl Family for GraniteSwaConfig {
     const CLASSES: &'static [&'static str] = &["GraniteSWAForCausalLM", "GraniteSWAModel"];
@@ -83,7 +92,7 @@ impl Family for GraniteSwaConfig {
                 bases.iter().map(|&rope_theta| RopeConfig { rope_theta, ..rope.clone() }).collect(),
             ),
             windows: self.windows.each(),
-            sinks: Some("self_attn.sinks"),
+            names: NAMES,
             ..self.granite.style()
         }
     }

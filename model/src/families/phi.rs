@@ -59,7 +59,6 @@ impl Family for PhiConfig {
     }
 
     fn style(&self) -> Style {
-        let style = Style::llama(&self.common);
-        Style { names: NAMES, norms: Norms::Parallel, head_bias: true, ..style.with_layer_norms() }
+        Style { names: NAMES, norms: Norms::Parallel, head_bias: true, ..Style::rotary(&self.common) }
     }
 }

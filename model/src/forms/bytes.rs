@@ -35,7 +35,7 @@ pub(super) struct Codes {
 }
 
 impl Codes {
-    /// Those of a tensor of the type `dtype`.
+    /// The codes of a tensor of the type `dtype`.
     pub(super) fn new(part: Part, dtype: Dtype) -> Result<Self, CheckpointError> {
         match dtype {
             Dtype::F8_E4M3 => Ok(Codes { table: &E4M3, piece: part.of(dtype, "config.json says F8_E4M3")? }),
@@ -94,7 +94,7 @@ impl Blocks {
         Ok(Blocks { shape, codes, zeros, scales, block, width: grid[1], factor: 1.0 })
     }
 
-    /// It with every entry times `factor`.
+    /// The matrix with every entry times `factor`.
     pub(super) fn times(self, factor: f32) -> Self {
         Blocks { factor, ..self }
     }

@@ -20,11 +20,11 @@ pub(super) struct Integers {
 /// The neighbours that share a word.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Axis {
-    /// Those of a column, the first in the lowest bits.
+    /// Neighbours in a column, the first in the lowest bits.
     Column,
-    /// Those of a row, the first in the lowest bits.
+    /// Neighbours in a row, the first in the lowest bits.
     Row,
-    /// Those of a row, at these places from the lowest bits.
+    /// Neighbours in a row, at these places from the lowest bits.
     Placed(&'static [u8; 8]),
 }
 
@@ -45,7 +45,7 @@ impl Integers {
         Ok(Integers { words, bits, width: shape[1], axis, plus: 0 })
     }
 
-    /// It with `plus` added to every word, where a carry goes to the next integer.
+    /// The table with `plus` added to every word, where a carry goes to the next integer.
     pub(super) fn plus(self, plus: u32) -> Self {
         Integers { plus, ..self }
     }
@@ -78,7 +78,7 @@ impl Integers {
 /// The integer that stands for 0.
 #[derive(Debug)]
 pub(super) enum Zeros {
-    /// It is the same everywhere.
+    /// The same integer everywhere.
     Same(i32),
     /// Each group has one.
     Each(Integers),

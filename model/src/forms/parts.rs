@@ -46,43 +46,43 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// It, if it has this shape.
+    /// The tensor, if it has this shape.
     pub(super) fn shaped(self, expected: &[usize]) -> Result<Self, CheckpointError> {
         if self.shape == expected { Ok(self) } else { Err(self.misshapen(expected)) }
     }
 
-    /// That its shape should be another.
+    /// The error for a tensor that should have another shape.
     pub(super) fn misshapen(&self, expected: &[usize]) -> CheckpointError {
         let (tensor, got) = (self.name.clone(), self.shape.clone());
         CheckpointError::Shape { tensor, expected: expected.to_vec(), got }
     }
 
-    /// Its two axes.
+    /// The two axes of the tensor.
     pub(super) fn axes(&self) -> Result<[usize; 2], CheckpointError> {
         <[usize; 2]>::try_from(&self.shape[..]).map_err(|_| self.misshapen(&[0, 0]))
     }
 
-    /// That it should have another type.
+    /// The error for a tensor that should have another type.
     pub(super) fn mistyped(&self, expected: &'static str) -> CheckpointError {
         CheckpointError::Type { tensor: self.name.clone(), dtype: self.dtype.to_string(), expected }
     }
 
-    /// That it is not what its name says.
+    /// The error for a tensor that is not what its name says.
     pub(super) fn wrong(&self, what: &'static str) -> CheckpointError {
         CheckpointError::Buffer { tensor: self.name.clone(), what }
     }
 
-    /// Its bytes, if it is of the type `dtype`.
+    /// The bytes of the tensor, if it has the type `dtype`.
     pub(super) fn of(self, dtype: Dtype, expected: &'static str) -> Result<Piece, CheckpointError> {
         if self.dtype == dtype { Ok(self.piece) } else { Err(self.mistyped(expected)) }
     }
 
-    /// Its words of 32 bits.
+    /// The tensor's words of 32 bits.
     pub(super) fn words(self) -> Result<Piece, CheckpointError> {
         self.of(Dtype::I32, "its words are I32")
     }
 
-    /// Its numbers, in floating point.
+    /// The tensor's numbers, in floating point.
     pub(super) fn floats(self) -> Result<Floats, CheckpointError> {
         match Number::of(self.dtype) {
             Some(number @ (Number::F32 | Number::F16 | Number::Bf16)) => Ok(Floats { piece: self.piece, number }),
@@ -90,7 +90,7 @@ impl Part {
         }
     }
 
-    /// Its integers of 32 bits, none of them negative, or `None` if all are -1.
+    /// The tensor's integers of 32 bits, none of them negative, or `None` if all are -1.
     pub(super) fn indices(self) -> Result<Option<Vec<u32>>, CheckpointError> {
         let wrong = self.wrong("a list of places");
         let piece = self.of(Dtype::I32, "places are I32")?;
@@ -101,7 +101,7 @@ impl Part {
         integers.map(u32::try_from).collect::<Result<_, _>>().map(Some).map_err(|_| wrong)
     }
 
-    /// Its integers of 64 bits, which are sizes.
+    /// The tensor's integers of 64 bits, which are sizes.
     pub(super) fn sizes(self) -> Result<Vec<usize>, CheckpointError> {
         let wrong = self.wrong("a list of sizes");
         let piece = self.of(Dtype::I64, "sizes are I64")?;
@@ -109,7 +109,7 @@ impl Part {
         integers.map(usize::try_from).collect::<Result<_, _>>().map_err(|_| wrong)
     }
 
-    /// Its bytes, whatever it is.
+    /// The bytes of the tensor, whatever its type.
     pub(super) fn piece(&self) -> Piece {
         self.piece.clone()
     }

@@ -14,15 +14,15 @@ fn llama(extra: Value) -> Result<LlamaConfig, ConfigError> {
     for (key, value) in extra.as_object().unwrap() {
         base[key] = value.clone();
     }
-    parse(base).map(|spec| match spec {
-        ModelSpec::Llama(c) => c,
+    parse(base).map(|spec| match spec.into() {
+        ModelConfig::Llama(c) => c,
         other => panic!("{other:?}"),
     })
 }
 
 #[test]
 fn missing_keys_take_the_defaults_of_transformers() {
-    let ModelSpec::Gpt2(c) = parse(json!({"model_type": "gpt2", "from_the_future": [1]})).unwrap() else {
+    let ModelConfig::Gpt2(c) = parse(json!({"model_type": "gpt2", "from_the_future": [1]})).unwrap().into() else {
         panic!("not a GPT-2")
     };
     assert_eq!(
@@ -77,7 +77,8 @@ fn ropes_of_gemma_3_are_read_in_both_forms() {
         "rope_parameters": {"full_attention": linear, "sliding_attention": null}});
     assert_eq!(gemma3(beside).unwrap(), old);
     assert_eq!(gemma3(json!({"rope_parameters": {}})).unwrap(), gemma3(json!({})).unwrap());
-    let ModelSpec::Gemma3(spec) = gemma3(json!({"rope_parameters": {"sliding_attention": full}})).unwrap() else {
+    let ModelConfig::Gemma3(spec) = gemma3(json!({"rope_parameters": {"sliding_attention": full}})).unwrap().into()
+    else {
         panic!("not a Gemma 3")
     };
     assert_eq!(spec.sliding_rope.rope_scaling, RopeScaling::Linear { factor: 8.0 });
@@ -93,8 +94,8 @@ fn longrope_has_a_factor() {
         rope.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let config = json!({"model_type": "phi3", "max_position_embeddings": 64, "rope_parameters": rope,
             "original_max_position_embeddings": 8});
-        match parse(config).unwrap() {
-            ModelSpec::Phi3(spec) => match spec.common.rope.rope_scaling {
+        match parse(config).unwrap().into() {
+            ModelConfig::Phi3(spec) => match spec.common.rope.rope_scaling {
                 RopeScaling::LongRope { attention_factor, .. } => attention_factor,
                 other => panic!("{other:?}"),
             },
@@ -114,7 +115,8 @@ fn of_two_names_the_one_that_transformers_reads_counts() {
     let both = json!({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 5.0}});
     let spec = llama(both).unwrap();
     assert_eq!((spec.rope_theta, spec.rope_scaling), (1e4, RopeScaling::Linear { factor: 2.0 }));
-    let ModelSpec::Gpt2(gpt2) = parse(json!({"model_type": "gpt2", "n_head": 12, "num_attention_heads": 6})).unwrap()
+    let ModelConfig::Gpt2(gpt2) =
+        parse(json!({"model_type": "gpt2", "n_head": 12, "num_attention_heads": 6})).unwrap().into()
     else {
         panic!("not a GPT-2")
     };

@@ -6,8 +6,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use waggle_engine::Float;
 use waggle_model::{
-    Activation, DType, Error, GenerateOptions, Hooks, Input, ModelFiles, ModelSpec, Next, Reveal, Sampler, Step,
-    bundled, check, generate, synthesize,
+    Activation, DType, Error, GenerateOptions, Hooks, Input, ModelConfig, ModelFiles, ModelSpec, Next, Reveal,
+    Sampler, Step, bundled, check, generate, synthesize,
 };
 use waggle_testing::asset;
 use waggle_tokenizer::{Tokenizer, TokenizerError};
@@ -263,7 +263,7 @@ fn published_configurations_open_and_count_their_parameters() {
         let spec = ModelSpec::open(&path).unwrap();
         let names: HashSet<_> = spec.tensors().into_iter().map(|t| t.name).collect();
         assert_eq!(names.len(), spec.tensors().len());
-        if let ModelSpec::Llama(config) = spec {
+        if let ModelConfig::Llama(config) = spec.config() {
             assert_eq!(config.hidden_act, Activation::Silu);
         }
     }

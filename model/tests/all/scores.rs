@@ -90,7 +90,7 @@ fn scores_are_columns_of_what_the_first_norm_of_a_layer_returns() {
         let model = Model::load_for(&policy, &mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
         assert!(model.learned());
         let noted = Arc::new(Mutex::new(Vec::new()));
-        let mut cache = KvCache::of_policy(&spec.attention().without_windows(), Box::new(Noting(noted.clone())));
+        let mut cache = KvCache::with_policy(&spec.attention().without_windows(), Box::new(Noting(noted.clone())));
         let mut engine = Float::keeping_states();
         let ids = ids(&spec);
         let input = Input::known(&ids);
@@ -118,7 +118,7 @@ fn states_of_the_residual_stream() {
         let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(dir).unwrap();
         let model = Model::load(&mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
         let mut engine = Float::keeping_states();
-        let mut cache = KvCache::of(&spec.attention(), &PolicySpec::default());
+        let mut cache = KvCache::new(&spec.attention(), &PolicySpec::default());
         let ids = ids(&spec);
         let input = Input::known(&ids);
         let last = model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ()).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 
 use ndarray::{Array1, Array2, Axis, concatenate, s};
 use serde_json::json;
-use waggle_model::{Checkpoint, DType, Model, ModelSpec, bundled, write_shards};
+use waggle_model::{Checkpoint, DType, Model, ModelConfig, ModelSpec, bundled, write_shards};
 use waggle_protocols::{FRAC, FixedLoader, FixedWeight};
 
 use crate::support::pattern;
@@ -41,7 +41,7 @@ fn compare(model: &Model<FixedWeight>, name: &str, matrix: &Array2<f32>, bias: O
 #[test]
 fn llama_is_folded_as_in_memory() {
     let files = bundled("shakespeare-llama").expect("bundled");
-    let (c, ModelSpec::Llama(config)) = (&files.checkpoint, &files.spec) else { panic!("a LLaMA") };
+    let (c, ModelConfig::Llama(config)) = (&files.checkpoint, files.spec.config()) else { panic!("a LLaMA") };
     let model = fixed(&files.spec, c);
     let matrix = |name: &str| c.matrix(name).expect("a matrix").reversed_axes();
     let side_by_side = |names: &[&str], norm: &str| {
@@ -67,7 +67,7 @@ fn llama_is_folded_as_in_memory() {
 #[test]
 fn gpt2_is_folded_as_in_memory() {
     let files = bundled("shakespeare-gpt2").expect("bundled");
-    let (c, ModelSpec::Gpt2(config)) = (&files.checkpoint, &files.spec) else { panic!("a GPT-2") };
+    let (c, ModelConfig::Gpt2(config)) = (&files.checkpoint, files.spec.config()) else { panic!("a GPT-2") };
     let model = fixed(&files.spec, c);
     let vector = |name: &str| c.vector(name).expect("a vector");
     // x' W + b = x (diag(g) W) + (beta W + b) for x' = g x + beta; the sums in f64, as they are long.

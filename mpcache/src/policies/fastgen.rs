@@ -192,7 +192,7 @@ mod tests {
     use ndarray::ArrayD;
     use waggle_engine::Float;
 
-    use crate::{HeadShape, KvCache, PolicySpec};
+    use crate::{HeadShape, KvCache, Layers, PolicySpec};
 
     /// Heads that look at the first token, at one far back, at the token before, and at all alike.
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         const PROMPT: usize = 20;
         let shape = HeadShape { heads: 4, kv_heads: 4, head_dim: PROMPT + 1 };
         let spec: PolicySpec = "fastgen:budget=0.2,sinks=2".parse().unwrap();
-        let mut cache = KvCache::<Float>::new(1, shape, &spec);
+        let mut cache = KvCache::<Float>::new(&Layers::global(1, shape), &spec);
         let d = shape.head_dim;
         let looks = |head: usize, at: usize| match head {
             0 => Some(0),

@@ -8,7 +8,7 @@ use ndarray::{ArrayD, Axis, IxDyn};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use waggle_engine::{Ceiling, Select};
-use waggle_mpcache::{HeadShape, KvCache, PolicySpec, ScoreSource};
+use waggle_mpcache::{Expected, HeadShape, KvCache, Layers, PolicySpec, ScoreSource};
 use waggle_net::{Channel, Entry, Link, Phase, Role, Traffic, memory_pair};
 use waggle_protocols::audit::Audit;
 use waggle_protocols::{Options, Secure};
@@ -149,10 +149,10 @@ impl Script {
         mut tensor: impl FnMut(&ArrayD<f64>) -> E::Tensor,
         mut held: impl FnMut(usize, usize, usize),
     ) -> (Vec<E::Tensor>, Vec<Vec<Vec<usize>>>) {
-        let mut cache = KvCache::<E>::new(LAYERS, HEADS, spec);
+        let mut cache = KvCache::<E>::new(&Layers::global(LAYERS, HEADS), spec);
         let (mut outputs, mut attended) = (vec![], vec![]);
         let prompt = self.prompt();
-        cache.expect_prompt(prompt);
+        cache.expect(Expected { prompt: Some(prompt), ..Expected::default() });
         for Pass { step: i, tokens } in self.passes(cache.prefill_chunk()) {
             for (layer, [q, k, v]) in self.steps[i].iter().enumerate() {
                 let part = |x: &ArrayD<f64>| x.slice_axis(Axis(0), tokens.clone().into()).to_owned();

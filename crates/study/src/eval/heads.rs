@@ -24,7 +24,7 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use waggle_engine::{Error, Float, FloatWeight};
 use waggle_model::{Input, Model, Rows};
-use waggle_mpcache::{HeadPattern, HeadShape, KvCache, Piece, Policy, Store, UnknownValue, attention};
+use waggle_mpcache::{Expected, HeadPattern, HeadShape, KvCache, Layers, Piece, Policy, Store, UnknownValue, attention};
 
 use super::EvalError;
 use super::attention::Mean;
@@ -219,8 +219,8 @@ fn watch(
     let all = parallel(texts.len(), usize::MAX, |i| {
         let means = Arc::new(Mutex::new(none.clone()));
         let profiler = Profiler { watched: watched(&texts[i]), means: means.clone() };
-        let mut cache = KvCache::<Float>::of_policy(&layers, Box::new(profiler));
-        cache.expect_prompt(texts[i].len());
+        let mut cache = KvCache::<Float>::with_policy(&layers, Box::new(profiler));
+        cache.expect(Expected { prompt: Some(texts[i].len()), ..Expected::default() });
         for piece in texts[i].chunks(PIECE) {
             let input = Input::known(piece);
             model.forward(&mut Float::default(), input, &mut cache, Rows::None, &mut |_| ())?;
@@ -337,7 +337,7 @@ mod tests {
         let shape = HeadShape { heads, kv_heads: heads, head_dim: tokens };
         let means = Arc::new(Mutex::new(vec![vec![[Mean::default(); 2]; heads]]));
         let profiler = Profiler { watched, means: means.clone() };
-        let mut cache = KvCache::<Float>::with_policy(1, shape, Box::new(profiler));
+        let mut cache = KvCache::<Float>::with_policy(&Layers::global(1, shape), Box::new(profiler));
         let q = ArrayD::from_shape_fn(vec![heads, tokens, tokens], |at| {
             if to(at[0], at[1]).contains(&at[2]) { 40.0 } else { 0.0 }
         });

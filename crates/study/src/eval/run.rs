@@ -133,7 +133,7 @@ impl<E: Select> Runner for InClear<'_, E> {
         let mut ticks = Ticks(tick);
         let generate =
             |policy: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
-                let mut cache = KvCache::of_policy(&layers, policy);
+                let mut cache = KvCache::with_policy(&layers, policy);
                 generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
             };
         let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };

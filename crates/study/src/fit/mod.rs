@@ -76,7 +76,7 @@ fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, 
     spec.check_shared("with fitted settings")?;
     let received = Arc::new(Mutex::new(Vec::new()));
     let policy = Watching { after, received: received.clone() };
-    let mut cache = KvCache::of_policy(&spec.attention().without_windows(), Box::new(policy));
+    let mut cache = KvCache::with_policy(&spec.attention().without_windows(), Box::new(policy));
     let mut engine = Float::keeping_states();
     let input = Input::known(ids);
     model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ())?;

@@ -64,7 +64,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of a store that keeps `tokens` of `seen` tokens.
+    /// The layout of a store that keeps `tokens` of `seen` tokens.
     pub(super) fn new(c: &Clusters, tokens: usize, seen: usize) -> Self {
         let sinks = c.sinks.min(tokens - 1);
         let clusters = (tokens - sinks - 1) / c.sizes.coarse();

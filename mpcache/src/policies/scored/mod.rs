@@ -363,13 +363,13 @@ mod tests {
     use waggle_engine::Float;
 
     use super::*;
-    use crate::KvCache;
+    use crate::{KvCache, Layers};
 
     const ONE: HeadShape = HeadShape { heads: 1, kv_heads: 1, head_dim: 2 };
 
     #[test]
     fn a_cut_without_scores_is_refused() {
-        let mut cache = KvCache::<Float>::new(1, ONE, &"kvzap".parse().unwrap());
+        let mut cache = KvCache::<Float>::new(&Layers::global(1, ONE), &"kvzap".parse().unwrap());
         assert_eq!(cache.wants_scores(), Some(ScoreSource::ScoringHead));
         let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
         let error = cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap_err();
@@ -379,7 +379,8 @@ mod tests {
     /// A study of several policies loads the model once, with the scoring head that one of them wants.
     #[test]
     fn scores_that_nobody_wants_change_nothing() {
-        let (mut engine, mut cache) = (Float::default(), KvCache::<Float>::new(1, ONE, &"knorm".parse().unwrap()));
+        let (mut engine, mut cache) =
+            (Float::default(), KvCache::<Float>::new(&Layers::global(1, ONE), &"knorm".parse().unwrap()));
         let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
         cache.score(0, &ArrayD::zeros(vec![8, 1]), Ceiling::NONE);
         cache.attend(&mut engine, 0, &q, &rows, &rows).unwrap();
@@ -394,7 +395,8 @@ mod tests {
             [(5, &[0, 3, 4, 6, 7][..]), (6, &[0, 1, 3, 4, 6, 7]), (1, &[7]), (8, &[0, 1, 2, 3, 4, 5, 6, 7])]
         {
             let text = format!("sirllm:sinks=1,recent=2,budget={}", budget as f64 / 8.0);
-            let (mut engine, mut cache) = (Float::default(), KvCache::<Float>::new(1, ONE, &text.parse().unwrap()));
+            let (mut engine, mut cache) =
+                (Float::default(), KvCache::<Float>::new(&Layers::global(1, ONE), &text.parse().unwrap()));
             cache.attend(&mut engine, 0, &q, &rows, &rows).unwrap();
             assert_eq!(cache.held(0), 8, "what surprised the model is not known yet");
             cache.surprisals(&mut engine, &surprisal).unwrap();

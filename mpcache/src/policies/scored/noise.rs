@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::policies::Scored;
     use crate::schedule::Eviction;
-    use crate::{KvCache, PolicyFamily};
+    use crate::{Expected, KvCache, Layers, PolicyFamily};
 
     #[test]
     fn the_temperature_rises_from_1_to_2() {
@@ -148,8 +148,8 @@ mod tests {
                 let entries = rows.iter().flatten().map(|x| *x as f32).collect();
                 ArrayD::from_shape_vec(vec![rows.len(), 2], entries).unwrap()
             };
-            let mut cache = KvCache::<Float>::new(1, shape, &text.parse().unwrap());
-            cache.expect_prompt(prompt);
+            let mut cache = KvCache::<Float>::new(&Layers::global(1, shape), &text.parse().unwrap());
+            cache.expect(Expected { prompt: Some(prompt), ..Expected::default() });
             let (mut kept, mut scores, mut cuts) = (Vec::new(), Vec::<f64>::new(), 0);
             let mut end = 0;
             while end < prompt + 20 {

@@ -1,0 +1,234 @@
+//! The weights of a model, from published tensors.
+//!
+//! The program differs from those of the models' authors in work that is done once, here:
+//!
+//! - Query, key and value become one matrix, gate and up another. Attention and MLP in parallel, which read one
+//!   normalised input, share one matrix: two norms of one input differ in gains and shifts alone.
+//! - The gain and shift of a norm before a matrix are folded into it, and the scale of scores into the queries. No
+//!   matrix follows norms of queries and keys, nor norms after attention and MLP: their gains are products of their
+//!   own, with the scale in the queries' gains.
+//! - Factors of what is added to the residual stream are folded into the matrices that add it, those of logits
+//!   into the head.
+//! - The table of embeddings by layer stands beside that of the embedding: both are looked up at once.
+//! - Layers that read the keys and values of an earlier one come last. They compute the wanted rows alone, as nothing
+//!   reads the others.
+//! - With layer norms, all that is added to the residual stream (embeddings, outputs of attention and MLP) has its
+//!   mean taken away. The stream then has none, and its layer norms, which would take it away, are root-mean-square
+//!   norms.
+//! - Where a norm stands around each sum, as in encoders, the stream holds what the norm gives before its gain g and
+//!   its shift. The matrix whose product is added to it next has diag(g) below it, and multiplies both side by side.
+
+use ndarray::Array2;
+use waggle_engine::{Order, WeightData, WeightLoader, WeightSpec};
+use waggle_mpcache::{HeadShape, PolicySpec};
+
+use super::layer::Layer;
+use super::{Inputs, Model};
+use crate::learned::Columns;
+use crate::public::{Disclosed, ModelPart, PartsError};
+use crate::rope::Rope;
+use crate::spec::ModelSpec;
+use crate::style::{ByLayer, Names, Positions, Style};
+use crate::weights::{Builder, Known, Published};
+use crate::{Checkpoint, Error};
+
+impl<W> Model<W> {
+    /// Has `loader` prepare the weights of the model `spec`, one after another: with the values of `checkpoint` on
+    /// the server, without values where there is none. A checkpoint that does not fit `spec`, or that holds more, is
+    /// refused by tensor.
+    pub fn load(
+        loader: &mut dyn WeightLoader<Weight = W>,
+        spec: &ModelSpec,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Self, Error> {
+        Self::load_for(&PolicySpec::default(), loader, spec, checkpoint)
+    }
+
+    /// [`Model::load`] for generations under `policy`. If it needs learned scores, the matrices that give query, key
+    /// and value have a further column for every key/value head. Their values stand beside the checkpoint, in
+    /// [`LEARNED_FILE`](crate::LEARNED_FILE). Such a model works under every policy, and costs as if all had asked
+    /// for the columns.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`], and [`CheckpointError`](crate::CheckpointError) for a file that is missing or does
+    /// not fit.
+    pub fn load_for(
+        policy: &PolicySpec,
+        loader: &mut dyn WeightLoader<Weight = W>,
+        spec: &ModelSpec,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Self, Error> {
+        let ranks = checkpoint.map(Checkpoint::ranks).unwrap_or_default();
+        let disclosed = Disclosed { ranks, ..Disclosed::default() };
+        Self::load_disclosed(&disclosed, policy, loader, spec, checkpoint.map_or(Known::Nothing, Known::All))
+    }
+
+    /// [`Model::load_for`] where both parties have some parts of the model, or the server adds something to its
+    /// matrices. Both load it alike, each with what it knows.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load_for`], and [`PartsError`] for parts that the model does not have.
+    pub fn load_disclosed(
+        disclosed: &Disclosed,
+        policy: &PolicySpec,
+        loader: &mut dyn WeightLoader<Weight = W>,
+        spec: &ModelSpec,
+        known: Known,
+    ) -> Result<Self, Error> {
+        disclosed.check(spec)?;
+        let learned = policy.needs_scoring_head();
+        if learned {
+            spec.check_shared(policy.name())?;
+        }
+        if learned && (0..spec.layers()).any(|layer| disclosed.parts.hold(ModelPart::Layer(layer))) {
+            return Err(PartsError::Learned.into());
+        }
+        match known {
+            Known::Nothing => {}
+            Known::All(checkpoint) => checkpoint.check_all(spec)?,
+            Known::Public(checkpoint) => checkpoint.check_parts(spec, &disclosed.parts)?,
+        }
+        let columns = match known {
+            _ if !learned => Columns::None,
+            Known::All(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
+            Known::Nothing | Known::Public(_) => Columns::Shape,
+        };
+        let (narrow, part) = (spec.style().quantized, ModelPart::Embedding);
+        Self::build(spec, Builder { known, columns, narrow, disclosed, part, loader })
+    }
+
+    /// [`Model::load`] with a scoring head whose columns are all 0, to fit another: of the norms of (tokens, width)
+    /// that a layer computes, the first gives what a head reads.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`].
+    pub fn load_to_fit(
+        loader: &mut dyn WeightLoader<Weight = W>,
+        spec: &ModelSpec,
+        checkpoint: &Checkpoint,
+    ) -> Result<Self, Error> {
+        checkpoint.check_all(spec)?;
+        spec.check_shared("kvzap")?;
+        let zeros = |heads: &HeadShape| Array2::zeros((spec.hidden(), heads.kv_heads));
+        let columns = Columns::Known(spec.heads().iter().map(zeros).collect());
+        let (known, narrow, part) = (Known::All(checkpoint), spec.style().quantized, ModelPart::Embedding);
+        Self::build(spec, Builder { known, columns, narrow, disclosed: &Disclosed::default(), part, loader })
+    }
+
+    /// Builds all weights, in the order in which they are used.
+    fn build(spec: &ModelSpec, mut builder: Builder<W>) -> Result<Self, Error> {
+        let (style, b) = (spec.style(), &mut builder);
+        let Names { embedding, first, positions, segments, norm, pooler, head: head_name, .. } = style.names;
+        let (h, image) = (style.hidden, style.image());
+        let embedding_name = format!("{embedding}.weight");
+        let inputs = image.map_or(style.vocabulary, |image| image.values());
+        // One lookup gives all that there is of a token.
+        let all = style.by_layer.map_or(0, |of| style.layers() * of.width);
+        let embed = b.weight(&embedding_name, (inputs, h + all), |c| {
+            if image.is_some() {
+                return Ok(Published::linear(c, embedding, Order::Columns, true)?.residual(style.norm));
+            }
+            let table = Published::table(c, &embedding_name)?;
+            let table = table.scale_outputs(h, style.embedding_scale.unwrap_or(1.0)).residual(style.norm);
+            let Some(of) = style.by_layer else { return Ok(table) };
+            // The vectors are the sum of two, times the root of a half.
+            let by_layer = Published::table(c, &format!("{}.weight", of.table))?;
+            let by_layer = by_layer.scale_outputs(all, (of.width as f32 / 2.0).sqrt());
+            Ok(Published::side_by_side(vec![table, by_layer]))
+        })?;
+        let mut learned = |name: &str, rows: usize| {
+            let name = if image.is_some() { name.to_owned() } else { format!("{name}.weight") };
+            b.weight(&name, (rows, h), |c| Ok(Published::table(c, &name)?.residual(style.norm)))
+        };
+        let first = image.map(|_| learned(first, 1)).transpose()?;
+        let (ropes, positions) = match &style.positions {
+            Positions::Rotary(ropes) => {
+                let rope = |(i, rope)| Rope::new(rope, style.turned_dim(i));
+                (ropes.iter().enumerate().map(rope).collect(), None)
+            }
+            Positions::Learned { offset } => (Vec::new(), Some(learned(positions, style.max_positions + offset)?)),
+        };
+        let kinds = style.encoder.as_ref().map(|encoder| encoder.segments).filter(|kinds| *kinds > 0);
+        let segments = kinds.map(|kinds| learned(segments, kinds)).transpose()?;
+        let by_layer = style.by_layer.map(|of| Inputs::load(style, &of, b)).transpose()?;
+        let load = |i: usize| {
+            b.part = ModelPart::Layer(i);
+            Layer::load(style, i, b)
+        };
+        let layers = (0..style.layers()).map(load).collect::<Result<_, _>>()?;
+        b.part = ModelPart::Head;
+        let last = style.norm_before(style.layers()).unwrap_or_else(|| norm.to_owned());
+        let (pooled, masked) = (style.encoder.as_ref().and_then(|encoder| encoder.pooled), style.masked());
+        let pooler = pooled.map(|_| {
+            b.weight(&format!("{pooler}.weight"), (h, h), |c| {
+                Published::linear(c, pooler, Order::Columns, true)?.after_norm(style.norm, c, &last)
+            })
+        });
+        let pooler = pooler.transpose()?;
+        // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
+        let name = if style.tied { embedding } else { head_name };
+        let head = b.weight(&format!("{head_name}.weight"), (h, style.outputs()), |c| {
+            let head = Published::linear(c, name, Order::Columns, style.head_bias)?;
+            if let Some(masked) = masked {
+                return head.with_bias(c.vector(masked.bias)?).after_norm(style.norm, c, masked.norm);
+            }
+            let head = if pooler.is_some() { head } else { head.after_norm(style.norm, c, &last)? };
+            Ok(head.scale_outputs(style.outputs(), style.logit_scale))
+        })?;
+        let (spec, embedding) = (spec.clone(), embed);
+        Ok(Model { spec, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head })
+    }
+
+    /// All weights, in the order in which they were prepared.
+    pub fn weights(&self) -> Vec<&W> {
+        let layers = self.layers.iter().flat_map(Layer::weights);
+        let before = [&self.embedding].into_iter().chain(&self.first).chain(&self.positions).chain(&self.segments);
+        let by_layer = self.by_layer.iter().flat_map(|of| [&of.projection, &of.gains]);
+        let before = before.chain(by_layer);
+        before.chain(layers).chain(&self.pooler).chain([&self.head]).collect()
+    }
+}
+
+impl<W> Inputs<W> {
+    /// Builds them. All constants are folded in.
+    fn load(style: &Style, of: &ByLayer, b: &mut Builder<W>) -> Result<Self, Error> {
+        let (h, all) = (style.hidden, style.layers() * of.width);
+        Ok(Inputs {
+            projection: b.weight(&format!("{}.weight", of.projection), (h, all), |c| {
+                let projection = Published::linear(c, of.projection, Order::Columns, false)?;
+                Ok(projection.scale_outputs(all, (h as f32).sqrt().recip()))
+            })?,
+            gains: b.gains(&format!("{}.weight", of.norm), of.width, |c| {
+                Ok(style.norm.gain(c, of.norm)? * std::f32::consts::FRAC_1_SQRT_2)
+            })?,
+        })
+    }
+}
+
+impl ModelSpec {
+    /// The weights that [`Model::load`] prepares, in its order. [`Model::load_for`] prepares as many, and some may be
+    /// wider.
+    pub fn weight_specs(&self) -> Vec<WeightSpec> {
+        self.weight_specs_of(&Disclosed::default()).expect("without values nothing can be refused")
+    }
+
+    /// The weights that [`Model::load_disclosed`] prepares, in its order.
+    ///
+    /// # Errors
+    /// [`PartsError`] for parts that the model does not have.
+    pub fn weight_specs_of(&self, disclosed: &Disclosed) -> Result<Vec<WeightSpec>, Error> {
+        let model = Model::load_disclosed(disclosed, &PolicySpec::default(), &mut Lister, self, Known::Nothing)?;
+        Ok(model.weights().into_iter().cloned().collect())
+    }
+}
+
+/// Loads the specifications alone.
+pub(super) struct Lister;
+
+impl WeightLoader for Lister {
+    type Weight = WeightSpec;
+
+    fn load(&mut self, spec: &WeightSpec, _: Option<WeightData>) -> Result<WeightSpec, waggle_engine::Error> {
+        Ok(spec.clone())
+    }
+}

@@ -1,0 +1,150 @@
+//! What a generation cannot be asked for.
+
+use waggle_engine::Engine;
+use waggle_mpcache::{KvCache, PolicySpec};
+
+use super::types::{GenerateOptions, Next, Reveal};
+use crate::draft::Drafts;
+use crate::image::{ImageShape, MAX_IMAGE_VALUE};
+use crate::{Error, Input, Lengths, ModelSpec};
+
+/// Refuses a generation of nothing ([`Error::Nothing`]) or over more than `limit` positions ([`Error::TooLong`]).
+pub fn check_lengths(lengths: Lengths, limit: usize) -> Result<(), Error> {
+    if lengths.prompt == 0 || lengths.tokens == 0 {
+        return Err(Error::Nothing);
+    }
+    let positions = lengths.positions();
+    if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
+}
+
+/// Refuses padding, of a prompt or of the answers of a conversation, under a policy that would choose among it.
+pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
+    if padded && *policy != PolicySpec::default() {
+        return Err(Error::PaddedPolicy(policy.to_string()));
+    }
+    Ok(())
+}
+
+/// Refuses drafts under `policy` unless it `can_roll_back`.
+pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bool) -> Result<(), Error> {
+    if draft.is_some() && !can_roll_back {
+        return Err(Error::DraftPolicy { policy: policy.to_string() });
+    }
+    Ok(())
+}
+
+/// Refuses samplers that need logits where the client learns tokens alone.
+///
+/// # Errors
+/// [`Error::NeedsLogits`].
+pub fn check_next(spec: &ModelSpec, reveal: Reveal, next: &Next) -> Result<(), Error> {
+    match next {
+        Next::Pick(sampler) | Next::Drafted { sampler, .. } => {
+            sampler.check(reveal, spec.style().logit_cap.is_some())
+        }
+        Next::Forced(_) => Ok(()),
+        Next::Each(all) => all.iter().try_for_each(|next| check_next(spec, reveal, next)),
+    }
+}
+
+/// Refuses what an encoder cannot do.
+pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), Error> {
+    let GenerateOptions { tokens, stop_at_eos, pad_answer, ref policy, prefill_chunk, ref padding, draft, .. } =
+        *options;
+    let asked = [
+        (tokens > 1, "more than one token"),
+        (stop_at_eos, "an end that the text finds"),
+        (pad_answer, "a padded answer"),
+        (padding.is_some() && spec.image().is_some(), "a padded image"),
+        (*policy != PolicySpec::default(), "a cache policy"),
+        (prefill_chunk.is_some(), "a prompt in chunks"),
+        (draft.is_some(), "a draft"),
+    ];
+    match asked.into_iter().find(|(asked, _)| *asked && spec.is_encoder()) {
+        Some((_, what)) => Err(Error::Encoder { what }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses no text, and several texts with a draft or under a policy that is made for one.
+pub fn check_texts(texts: usize, policy: &PolicySpec, draft: Option<Drafts>) -> Result<(), Error> {
+    match texts {
+        0 => Err(Error::Nothing),
+        1 => Ok(()),
+        texts if draft.is_some() => Err(Error::Texts { texts, what: "a draft".into() }),
+        texts if !policy.side_by_side() => Err(Error::Texts { texts, what: format!("the policy `{policy}`") }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a `prompt` of another number of tokens than an image has, for a model that reads images.
+pub fn check_image(spec: &ModelSpec, prompt: usize) -> Result<(), Error> {
+    match spec.image().map(ImageShape::rows) {
+        Some(expected) if prompt != expected => Err(Error::ImageRows { expected, got: prompt }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an image for a model of texts, the reverse, pixels that no engine takes, and token ids that the model does
+/// not have.
+pub fn check_input(spec: &ModelSpec, prompt: Input) -> Result<(), Error> {
+    match (spec.image(), prompt.patches) {
+        (None, Some(_)) => Err(Error::NoImages),
+        (Some(_), _) if prompt.ids.is_some() || prompt.seconds.iter().any(Option::is_some) => Err(Error::NoTexts),
+        (Some(_), Some(patches)) => match patches.iter().find(|x| x.is_nan() || x.abs() > MAX_IMAGE_VALUE) {
+            Some(&value) => Err(Error::ImageValue { value }),
+            None => check_image(spec, prompt.count),
+        },
+        (Some(_), None) => check_image(spec, prompt.count),
+        (None, None) => spec.check_ids(prompt.ids.unwrap_or_default()),
+    }
+}
+
+/// Refuses what does not fit the model after the tokens in `cache`.
+pub(super) fn check<E: Engine>(
+    spec: &ModelSpec,
+    prompt: Input,
+    options: &GenerateOptions,
+    cache: &KvCache<E>,
+) -> Result<(), Error> {
+    let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
+    let before = cache.tokens();
+    check_encoder(spec, options)?;
+    check_input(spec, prompt)?;
+    check_texts(prompt.texts, &options.policy, options.draft)?;
+    for at in prompt.seconds.iter().copied().flatten() {
+        if !spec.is_encoder() {
+            return Err(Error::Second { at: None, tokens: prompt.count });
+        }
+        if at == 0 || at >= prompt.count {
+            return Err(Error::Second { at: Some(at), tokens: prompt.count });
+        }
+    }
+    let fits = match prompt.masks {
+        [] => !spec.fills_mask() || prompt.ids.is_none(),
+        masks => spec.fills_mask() && masks.len() == prompt.texts && masks.iter().all(|at| *at < prompt.count),
+    };
+    if !fits {
+        return Err(Error::Mask { at: prompt.masks.first().copied(), tokens: prompt.count });
+    }
+    if before > 0 && spec.is_encoder() {
+        return Err(Error::Encoder { what: "a text after another" });
+    }
+    let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
+    check_lengths(lengths, positions.saturating_sub(before))?;
+    // Padding of an answer comes last in a generation, and before other words in the next turn.
+    check_padding(options.padding.is_some() || (options.pad_answer && before > 0), &options.policy)?;
+    let hidden = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
+    if let Some(&tokens) = hidden.into_iter().flatten().find(|tokens| **tokens >= prompt.count) {
+        return Err(Error::AllPadding { tokens, prompt: prompt.count });
+    }
+    // Positions are public, and such tokens have none.
+    for (text, ids) in prompt.ids.unwrap_or_default().chunks(prompt.count.max(1)).enumerate() {
+        let padding = hidden.and_then(|hidden| hidden.get(text)).copied().unwrap_or_default();
+        let own = &ids[..ids.len() - padding.min(ids.len())];
+        if let Some(at) = own.iter().position(|id| Some(*id) == spec.uncounted()) {
+            return Err(Error::PaddingId { id: own[at], at });
+        }
+    }
+    Ok(())
+}
