@@ -32,6 +32,7 @@ struct ValueAware {
     window: usize,
 }
 
+// ANCHOR: family
 impl PolicyFamily for ValueAware {
     const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
         name: "value-aware",
@@ -41,6 +42,7 @@ impl PolicyFamily for ValueAware {
             Ok(ValueAware { budget: options.fraction("budget", 0.25)?, window: options.number("window", 1, 16)? })
         },
     }];
+    // ANCHOR_END: family
 
     fn facts(&self) -> Facts {
         // Nothing that comes after the prompt is evicted or remembered.
@@ -75,6 +77,7 @@ impl<E: Select> Policy<E> for Voting<E> {
         0
     }
 
+    // ANCHOR: attend
     fn attend(
         &mut self,
         engine: &mut E,
@@ -98,6 +101,7 @@ impl<E: Select> Policy<E> for Voting<E> {
         }
         Ok(attended.output)
     }
+    // ANCHOR_END: attend
 }
 
 impl<E: Select> Voting<E> {
