@@ -76,8 +76,8 @@ pub(super) struct PlanArgs {
     operations: OperationsArgs,
     #[command(flatten)]
     price: PriceArgs,
-    /// Who prepares: the two parties; a helper (`waggle helper`) what contains no weight (`dealer`), or everything
-    /// (`dealer-weights`). A helper implies --preprocess, and the bytes of its links stand apart.
+    /// Who prepares: the two parties; a helper (`waggle helper`) what contains no weight (`helper`), or everything
+    /// (`helper-weights`). A helper implies --preprocess, and the bytes of its links stand apart.
     #[arg(long, value_enum, value_name = "BY", default_value = "parties", conflicts_with = "parties")]
     preparation: Preparation,
     #[command(flatten)]
@@ -103,17 +103,19 @@ enum Preparation {
     /// The two parties.
     Parties,
     /// A helper, but for products with weights.
-    Dealer,
+    #[value(alias = "dealer")]
+    Helper,
     /// A helper.
-    DealerWeights,
+    #[value(alias = "dealer-weights")]
+    HelperWeights,
 }
 
 impl Preparation {
     fn helper(self) -> Option<Helper> {
         match self {
             Preparation::Parties => None,
-            Preparation::Dealer => Helper::for_phases(Phases::Dealt),
-            Preparation::DealerWeights => Helper::for_phases(Phases::DealtWeights),
+            Preparation::Helper => Helper::for_phases(Phases::Dealt),
+            Preparation::HelperWeights => Helper::for_phases(Phases::DealtWeights),
         }
     }
 }

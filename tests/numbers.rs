@@ -46,7 +46,7 @@ fn a_plan_and_a_sweep_of_one_session_agree() {
         let prepared = match phases {
             "one" => "",
             "two" => "--preprocess",
-            "dealt" => "--preparation dealer",
+            "dealt" => "--preparation helper",
             _ => "--parties 3",
         };
         let plan = rows(&format!("plan --model {model} {session} {prepared} --link wan --cores 8"));

@@ -14,7 +14,7 @@ use waggle_net::Role;
 
 use crate::Error;
 use crate::cost::Cost;
-use crate::dealing::Dealing;
+use crate::deal::dealing::Dealing;
 use crate::matrix::FixedMatrix;
 use crate::options::Options;
 use crate::plans::Plans;

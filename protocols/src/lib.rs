@@ -20,7 +20,6 @@ mod clear;
 pub mod correlation;
 pub mod cost;
 pub mod deal;
-pub(crate) mod dealing;
 mod error;
 mod fixed_point;
 pub mod form;

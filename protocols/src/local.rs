@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use waggle_net::{Channel, Ledger, Link, LinkShape, NetError, Phase, Role, Shaped, memory_pair};
 
-use crate::deal::{self, Dealer, Helper};
+use crate::deal::{self, Helper, HelperLink};
 use crate::halves::{self, Halves, HalvesOwner};
 use crate::{Error, FixedMatrix, Needs, Options, Session, TwoParty, preparation};
 
@@ -98,8 +98,8 @@ impl Pair {
                 for row in deal::rows(demands) {
                     halves.receive(&mut channels[Role::Server as usize], row)?;
                 }
-                let mut dealer = Dealer::open(&mut channels, deals, &mut rand::rng())?;
-                dealer.serve(&mut channels, Phase::Offline, demands, &halves)
+                let mut helper = Helper::open(&mut channels, deals, &mut rand::rng())?;
+                helper.serve(&mut channels, Phase::Offline, demands, &halves)
             });
             let mut ends = [client, server];
             // The helper sends seeds when it has all halves.
@@ -109,7 +109,7 @@ impl Pair {
             for (party, channel) in self.parties.iter_mut().zip(ends) {
                 let role = party.session().role();
                 let seed = Some(seed.clone()).filter(|_| role == Role::Client);
-                *party.helper() = Some(Helper::new(role, channel, deals, seed)?);
+                *party.helper() = Some(HelperLink::new(role, channel, deals, seed)?);
             }
             let results = self.run(protocol);
             let mut hang_up = |role: Role| {

@@ -5,7 +5,7 @@ use waggle_net::Role;
 
 use crate::abb::{Abb, given};
 use crate::cached;
-use crate::deal::Helper;
+use crate::deal::HelperLink;
 use crate::form::Values;
 use crate::operation::Operation;
 use crate::session::Session;
@@ -16,7 +16,7 @@ use crate::{Error, Options};
 pub struct TwoParty {
     pub(crate) session: Session,
     pub(crate) stock: Stock,
-    pub(crate) helper: Option<Helper>,
+    pub(crate) helper: Option<HelperLink>,
 }
 
 impl TwoParty {
@@ -32,7 +32,7 @@ impl TwoParty {
 
     /// The helper, if the options of the session name one. It deals as much of what [`prepare`](TwoParty::prepare)
     /// would make as [`Options::helper`] says.
-    pub fn helper(&mut self) -> &mut Option<Helper> {
+    pub fn helper(&mut self) -> &mut Option<HelperLink> {
         &mut self.helper
     }
 

@@ -23,7 +23,7 @@ use rand::Rng;
 use waggle_net::{Channel, Phase, Role};
 use waggle_planner::Planner;
 use waggle_protocols::audit::LIMIT;
-use waggle_protocols::deal::{self, Helper};
+use waggle_protocols::deal::{self, HelperLink};
 use waggle_protocols::form::{Shapes, Values};
 use waggle_protocols::halves::{self, HalvesSeed};
 use waggle_protocols::local::Pair;
@@ -424,7 +424,8 @@ impl<'l> Laws<'l> {
                         for row in deal::rows(&demands).into_iter().filter(|_| role == Role::Server) {
                             halves::send(&mut channel, &seed, row, None).expect("a rehearsal");
                         }
-                        let mut helper = Helper::new(role, channel, options.helper, Some(seed)).expect("a rehearsal");
+                        let mut helper =
+                            HelperLink::new(role, channel, options.helper, Some(seed)).expect("a rehearsal");
                         helper.rehearse(&demands, Phase::Offline).expect("demands of a plan");
                         let planned = helper.channel().ledger();
                         assert_eq!(

@@ -10,7 +10,7 @@ use super::masks::OperandMasks;
 use super::operand::Met;
 use crate::Error;
 use crate::cost::Cost;
-use crate::dealing::Dealing;
+use crate::deal::dealing::Dealing;
 use crate::ops::matmul;
 use crate::plans::Plans;
 use crate::session::Session;

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use waggle_ot::{Bits, CotShape};
 
 use super::fss::open_bits;
-use crate::dealing::{Dealing, woven};
+use crate::deal::dealing::{Dealing, woven};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::ops::fss::key_words;

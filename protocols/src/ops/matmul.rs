@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use waggle_he::{MatmulPlan, MatmulShape, MatmulSpec, Split, Weights};
 
-use crate::dealing::{Dealing, counted, in_range};
+use crate::deal::dealing::{Dealing, counted, in_range};
 use crate::operation::prelude::*;
 use crate::ops::private::reduced;
 use crate::twin::integers;

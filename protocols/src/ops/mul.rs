@@ -30,7 +30,7 @@ use waggle_he::{MatmulShape, OleKind, OlePlan, Split};
 use waggle_net::HEADER_BYTES;
 use waggle_ot::Bits;
 
-use crate::dealing::{Dealing, counted, in_range, woven};
+use crate::deal::dealing::{Dealing, counted, in_range, woven};
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost, matmul};
 use crate::wire::beaver::{minus, random};

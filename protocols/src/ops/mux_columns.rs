@@ -19,7 +19,7 @@
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::dealing::{Dealing, counted};
+use crate::deal::dealing::{Dealing, counted};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::ops::mux::if_bit;

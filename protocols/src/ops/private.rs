@@ -28,7 +28,7 @@ use rand::{Rng, SeedableRng};
 use waggle_he::{CachedWeights, MatmulShape, MatmulSpec, ProductPlan, Split, Weights};
 
 use crate::correlation::CorrelationKind;
-use crate::dealing::{Dealing, counted, in_range, woven};
+use crate::deal::dealing::{Dealing, counted, in_range, woven};
 pub use crate::masked_row::MaskedRow;
 use crate::operation::prelude::*;
 use crate::options::Masks;

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use waggle_he::{MatmulShape, MatmulSpec, OleKind, OlePlan};
 use waggle_ot::Bits;
 
-use crate::dealing::{Dealing, counted, in_range, woven};
+use crate::deal::dealing::{Dealing, counted, in_range, woven};
 use crate::operation::prelude::*;
 use crate::ops::mul::{add_places, ole, ole_cost, rows_shape, wire_bytes};
 use crate::ops::private::{self, Factor, reduced};

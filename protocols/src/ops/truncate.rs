@@ -36,7 +36,7 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 use waggle_ot::Bits;
 
-use crate::dealing::{Dealing, in_range};
+use crate::deal::dealing::{Dealing, in_range};
 use crate::operation::prelude::*;
 use crate::ops::BATCH_OTS;
 use crate::wire::{cross, opening};

@@ -18,8 +18,8 @@
 //! | verdict: empty, or why the helper refuses | helper | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
 //! | to the server: numbers of the weights of whose halves it has none, counted from 0 | helper | up to 256 KiB |
 //! | these halves | server | as planned |
-//! | seeds ([`Dealer::open`]) | helper | 64 |
-//! | words ([`Dealer::serve`]) | helper | as planned |
+//! | seeds ([`Helper::open`](deal::Helper::open)) | helper | 64 |
+//! | words ([`Helper::serve`](deal::Helper::serve)) | helper | as planned |
 //!
 //! In a session of three parties ([`HelperDeals::Passes`](waggle_protocols::HelperDeals::Passes)) these demands say
 //! what halves are needed, and the words come pass by pass:
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use waggle_net::{Channel, Entry, NetError, Phase, Role};
-use waggle_protocols::deal::{self, Demand, Helper};
+use waggle_protocols::deal::{self, Demand, HelperLink};
 use waggle_protocols::halves::{self, HalvesOwner, HalvesSeed};
 use waggle_protocols::ops::private::MaskedRow;
 use waggle_protocols::{FixedWeight, HelperDeals, Needs, Plans, Secure, preparation};
@@ -137,7 +137,7 @@ pub(super) fn meet(
     let ask = Ask { protocol: PROTOCOL, session, server, peer, halves, passes, demands };
     let mut channel = (to_helper.open)().map_err(of_helper)?;
     introduce(&mut channel, &ask, seed.as_ref(), weights, watch)?;
-    *engine.abb().helper() = Some(Helper::new(role, channel, deals, seed)?);
+    *engine.abb().helper() = Some(HelperLink::new(role, channel, deals, seed)?);
     Ok(())
 }
 
@@ -240,7 +240,7 @@ pub(super) fn leave(engine: &mut Secure) -> Result<Option<Vec<Entry>>, Error> {
     engine.abb().helper().take().map(|helper| part_from(helper, deals)).transpose()
 }
 
-fn part_from(mut helper: Helper, deals: HelperDeals) -> Result<Vec<Entry>, Error> {
+fn part_from(mut helper: HelperLink, deals: HelperDeals) -> Result<Vec<Entry>, Error> {
     let channel = helper.channel();
     // An empty list ends a session that asks pass by pass.
     let last = if deals == HelperDeals::Passes { ask_for_pass(channel, Phase::Decode, &[]) } else { Ok(()) };
@@ -280,7 +280,7 @@ pub(super) fn rehearse(
         let missing: Vec<u32> = (0..deal::rows(&ask.demands).len() as u32).collect();
         channel.expect(MISSING, wire::encode(MISSING, &missing, 0)?);
         introduce(&mut channel, &ask, seed.as_ref(), &[], &mut nobody)?;
-        let mut helper = Helper::new(role, channel, deals, seed)?;
+        let mut helper = HelperLink::new(role, channel, deals, seed)?;
         if !by_pass {
             helper.rehearse(&ask.demands, Phase::Offline)?;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use waggle_net::{Channel, Entry, Phase, Role};
 use waggle_protocols::HelperDeals;
-use waggle_protocols::deal::{self, Dealer, Demand};
+use waggle_protocols::deal::{self, Demand, Helper};
 use waggle_protocols::halves::{self, Halves};
 use waggle_tokenizer::printable;
 
@@ -121,15 +121,15 @@ impl Pairing {
             channel.ledger_mut().leave();
         }
         let mut rng: StdRng = rand::make_rng();
-        let mut dealer = Dealer::open(&mut channels, deals, &mut rng)?;
+        let mut helper = Helper::open(&mut channels, deals, &mut rng)?;
         if passes {
             let mut phase = Phase::Prefill;
             while let Some(demands) = next_pass(&mut channels, phase)? {
-                dealer.serve(&mut channels, phase, &demands, &halves)?;
+                helper.serve(&mut channels, phase, &demands, &halves)?;
                 phase = Phase::Decode;
             }
         } else {
-            dealer.serve(&mut channels, Phase::Offline, &demands, &halves)?;
+            helper.serve(&mut channels, Phase::Offline, &demands, &halves)?;
         }
         for channel in &mut channels {
             channel.confirm_transcript()?;

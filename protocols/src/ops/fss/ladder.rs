@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use super::table::{CurveSpec, FssShape, Lines, Payload};
 use super::{Strand, StrandShape, finish, grow_cost, hidden_indices, key_words};
-use crate::dealing::{Dealing, woven};
+use crate::deal::dealing::{Dealing, woven};
 use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;

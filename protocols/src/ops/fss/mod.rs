@@ -51,7 +51,7 @@ use waggle_ot::Bits;
 use waggle_ot::dpf::{BLOCK_BITS, DEALT_GROUP, DealtKeys, DpfShape, Expander, Generation, Lane, level_bytes};
 use waggle_ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 
-use crate::dealing::Dealing;
+use crate::deal::dealing::Dealing;
 use crate::operation::prelude::*;
 use crate::ops::{Truncation, batch_items, batched_cost, mux, truncate};
 use crate::wire::{cross, opening};

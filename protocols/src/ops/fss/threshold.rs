@@ -25,7 +25,7 @@ use super::{
     Strand, StrandShape, TASK, batch, grow, grow_cost, hidden_indices, key_words, open_bits, open_bits_cost,
     open_inputs,
 };
-use crate::dealing::Dealing;
+use crate::deal::dealing::Dealing;
 use crate::operation::prelude::*;
 use crate::wire::opening;
 

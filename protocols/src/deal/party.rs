@@ -1,0 +1,128 @@
+//! A party's end of its link to the helper.
+
+use waggle_net::{Channel, Phase, Role};
+use zeroize::Zeroizing;
+
+use super::dealing::{Dealing, GIVEN, Seat, Stream};
+use super::demand::{Demand, OperandName, Operands, Rows};
+use super::helper::{SEED_BYTES, SEEDS};
+use crate::halves::HalvesSeed;
+use crate::{Error, HelperDeals};
+
+/// A party's link to the helper of its session. On this channel the party is the client, whichever it is of the two.
+pub struct HelperLink {
+    channel: Channel,
+    receiver: Receiver,
+    halves: Option<HalvesSeed>,
+}
+
+impl HelperLink {
+    /// The helper of `role` behind `channel`, who has been told what to deal, and does so as `deals` says. A client
+    /// whose helper deals products with weights has the seed of its `halves`.
+    ///
+    /// # Errors
+    /// Those of the channel.
+    pub fn new(
+        role: Role,
+        mut channel: Channel,
+        deals: HelperDeals,
+        halves: Option<HalvesSeed>,
+    ) -> Result<Self, Error> {
+        channel.ledger_mut().set_phase(Phase::Setup);
+        let message = Zeroizing::new(channel.recv(SEEDS, SEED_BYTES).map_err(of_helper)?);
+        let mut seeds = Zeroizing::new([0; SEED_BYTES]);
+        seeds.copy_from_slice(&message);
+        Ok(HelperLink { channel, receiver: Receiver::new(role, &seeds, deals), halves })
+    }
+
+    /// Takes `demand`, the next of those that it was told; `keep` gets the words of each batch, and nothing in a
+    /// rehearsal. Booked as `phase`.
+    pub(crate) fn take(
+        &mut self,
+        demand: &Demand,
+        phase: Phase,
+        keep: impl FnMut(Zeroizing<Vec<u64>>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let HelperLink { channel, receiver, halves } = self;
+        channel.ledger_mut().set_phase(phase);
+        channel.ledger_mut().enter(demand.scope());
+        let rehearses = channel.rehearses();
+        let mut next = |bytes| channel.recv(GIVEN, bytes).map_err(of_helper);
+        if rehearses {
+            let given = demand.bytes()?.into_iter().map(|bytes| bytes[receiver.role as usize]);
+            given.filter(|bytes| *bytes > 0).try_for_each(|bytes| next(bytes).map(drop))?;
+        } else {
+            receiver.take(demand, halves.as_ref(), next, keep)?;
+        }
+        channel.ledger_mut().leave();
+        Ok(())
+    }
+
+    /// Receives what `demands` name on a [rehearsal](Channel::rehearsal), where nothing comes of it.
+    ///
+    /// # Errors
+    /// None for demands that were checked.
+    pub fn rehearse(&mut self, demands: &[Demand], phase: Phase) -> Result<(), Error> {
+        demands.iter().try_for_each(|demand| self.take(demand, phase, |_| Ok(())))
+    }
+
+    /// How many tokens of the operand of `demand` have masks.
+    pub(crate) fn tokens(&self, name: &OperandName) -> usize {
+        self.receiver.operands.rows.get(name).map_or(0, |rows| rows.tokens)
+    }
+
+    /// The channel, with its account.
+    pub fn channel(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+}
+
+/// An error that names the helper.
+fn of_helper(error: waggle_net::NetError) -> Error {
+    Error::Helper(Box::new(error.into()))
+}
+
+/// What a party draws from.
+pub(super) struct Receiver {
+    role: Role,
+    own: Stream,
+    public: Stream,
+    operands: Operands,
+}
+
+impl Receiver {
+    /// The end of `role`, with the seeds that the helper sent.
+    pub(super) fn new(role: Role, seeds: &[u8; SEED_BYTES], deals: HelperDeals) -> Self {
+        let (own, public) = seeds.split_at(SEED_BYTES / 2);
+        let operands = Operands { kept: deals == HelperDeals::Passes, ..Operands::default() };
+        Receiver { role, own: Stream::new(own), public: Stream::new(public), operands }
+    }
+
+    /// Takes `demand` in. `next` receives a message of so many bytes; `keep` gets the words of each batch, for masks
+    /// of operands those of the tokens first.
+    ///
+    /// # Errors
+    /// Those of `next` and `keep`, and malformed words.
+    pub(super) fn take(
+        &mut self,
+        demand: &Demand,
+        halves: Option<&HalvesSeed>,
+        mut next: impl FnMut(usize) -> Result<Vec<u8>, Error>,
+        mut keep: impl FnMut(Zeroizing<Vec<u64>>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut rows = self.operands.of(demand)?;
+        for (batch, bytes) in demand.batches(rows.tokens).into_iter().zip(demand.bytes()?) {
+            let message = Zeroizing::new(match bytes[self.role as usize] {
+                0 => Vec::new(),
+                bytes => next(bytes)?,
+            });
+            let (own, public) = (&mut self.own, &mut self.public);
+            let seat = Seat::Party { role: self.role, own, public, message: &message, halves };
+            let words = batch.deal(&mut Dealing { seat, bytes: [0; 2] }, &mut rows)?;
+            let [client, server] = words.map(Zeroizing::new);
+            keep(if self.role == Role::Client { client } else { server })?;
+        }
+        // The stock has the words.
+        self.operands.keep(demand, Rows { words: Default::default(), ..rows })
+    }
+}
