@@ -24,7 +24,9 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use waggle_engine::{Error, Float, FloatWeight};
 use waggle_model::{Input, Model, Rows};
-use waggle_mpcache::{Expected, HeadPattern, HeadShape, KvCache, Layers, Piece, Policy, Store, UnknownValue, attention};
+use waggle_mpcache::{
+    Expected, HeadPattern, HeadShape, KvCache, Layers, Piece, Policy, Store, UnknownValue, attention,
+};
 
 use super::EvalError;
 use super::attention::Mean;
