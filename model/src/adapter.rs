@@ -32,6 +32,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use thiserror::Error;
+use waggle_engine::Order;
 
 use crate::config::{Keys, MAX_CONFIG_BYTES, object};
 use crate::style::LayerMatrix;
@@ -238,7 +239,7 @@ impl Adapter {
         let mut file = Checkpoint::empty();
         file.add_file(&weights)?;
         let style = spec.style();
-        let scale = scale(&text, &Keys(&keys), style.names.conv1d)?;
+        let scale = scale(&text, &Keys(&keys), style.names.order == Order::Rows)?;
         let (mut ranks, mut factors) = (BTreeMap::new(), BTreeMap::new());
         let mut tensors: Vec<String> = file.tensors().map(|(name, _)| name.to_owned()).collect();
         tensors.sort();

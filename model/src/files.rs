@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use waggle_tokenizer::Published;
 
+use crate::checkpoint::Beside;
 use crate::config::MAX_CONFIG_BYTES;
 use crate::config::generation::with_ends;
 use crate::{Checkpoint, Error, ModelSpec, hints};
@@ -174,14 +175,12 @@ fn opened(name: &str) -> Result<ModelFiles, Error> {
     let Some(model) = BUNDLED.iter().find(|m| m.name == name) else {
         return Err(Error::Unbundled(name.into()));
     };
-    let checkpoint = Checkpoint::from_bytes(name, model.weights)?;
+    let mut checkpoint = Checkpoint::from_bytes(name, model.weights)?;
+    checkpoint.beside = model.learned.map_or(Beside::Nothing, Beside::Static);
     Ok(ModelFiles {
         name: name.into(),
         spec: ModelSpec::from_config_json(model.config)?,
-        checkpoint: match model.learned {
-            Some(learned) => checkpoint.beside_bytes(learned),
-            None => checkpoint,
-        },
+        checkpoint,
         config: model.config.to_vec(),
         tokenizer: model.tokenizer.map(<[u8]>::to_vec),
         notes: Vec::new(),

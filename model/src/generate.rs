@@ -67,13 +67,16 @@ struct Run<'a, 'n, E: Engine> {
     ends: Vec<u32>,
     texts: Vec<Text>,
     next: Next<'n>,
-    feed: Feed,
+    /// The tokens of the next pass, without their ids.
+    input: Input<'a>,
+    /// The ids of the next pass, text by text; known to the client alone.
+    ids: Option<Vec<u32>>,
+    /// The number of guesses, which are the last tokens of the next pass.
+    drafted: usize,
     /// Tokens of the next pass that go through the model together.
     chunk: usize,
     /// The tokens that passes of a steady draft keep.
     steady: Option<Passes>,
-    /// The prompt, whose ids are in `feed`.
-    prompt: Input<'a>,
     surprisal: Surprisal,
     out: Generation,
 }
@@ -92,15 +95,6 @@ struct Text {
     /// The text has ended, and goes on so that nobody sees it end.
     over: bool,
     logits: Vec<Array2<f32>>,
-}
-
-/// The tokens of each text that go through the model in a pass.
-struct Feed {
-    /// The ids, text by text; known to the client alone.
-    ids: Option<Vec<u32>>,
-    count: usize,
-    /// The number of guesses, which are the last tokens.
-    drafted: usize,
 }
 
 /// The results of a pass, for the party that learns them.
@@ -154,10 +148,11 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             chunk: chunk_size(&spec, prompt.texts, cache.tokens() + prompt.count, options.prefill_chunk),
             texts: (0..prompt.texts).map(text).collect(),
             next,
-            feed: Feed { ids: prompt.ids.map(<[u32]>::to_vec), count: prompt.count, drafted: 0 },
+            input: Input { ids: None, ..prompt },
+            ids: prompt.ids.map(<[u32]>::to_vec),
+            drafted: 0,
             ends: if options.stop_at_eos { spec.eos() } else { Vec::new() },
             steady: options.draft.and_then(Drafts::schedule),
-            prompt,
             surprisal: Surprisal::default(),
             out: Generation::default(),
             engine,
@@ -171,7 +166,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
 
     /// One pass, and the tokens that it gives. Whether another one follows.
     fn step(&mut self) -> Result<bool, Error> {
-        let (index, drafted) = (self.out.count, self.feed.drafted);
+        let (index, drafted) = (self.out.count, self.drafted);
         let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
         self.hooks.go_on()?;
         self.hooks.begin(self.engine, step)?;
@@ -216,7 +211,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
     fn finish(mut self) -> Generation {
         if let ([text], true) = (&self.texts[..], self.options.pad_answer) {
             let unseen = self.out.count - text.tokens.len();
-            self.cache.hide_last(self.feed.ids.as_ref().map(|_| unseen));
+            self.cache.hide_last(self.ids.as_ref().map(|_| unseen));
         }
         let views: Vec<_> = self.texts.iter().flat_map(|text| &text.logits).map(|rows| rows.view()).collect();
         if !views.is_empty() {
@@ -230,11 +225,9 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
 
     /// The last hidden states of the pass: all that somebody looks at.
     fn read(&mut self) -> Result<E::Tensor, Error> {
-        let Feed { ids, count, drafted } = &self.feed;
-        let all =
-            self.options.all_positions || *drafted > 0 || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
-        let wanted = if all { Rows::All } else { Rows::Last };
-        let input = Input { ids: ids.as_deref(), count: *count, ..self.prompt };
+        let asked = self.options.all_positions || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
+        let wanted = if asked || self.drafted > 0 { Rows::All } else { Rows::Last };
+        let input = Input { ids: self.ids.as_deref(), ..self.input };
         let progress = &mut |done, all| self.hooks.layer(done, all);
         let hidden = read(self.engine, self.model, input, self.cache, wanted, self.chunk, progress)?;
         hidden.ok_or(Error::Nothing)
@@ -248,9 +241,10 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             Reveal::Logits => None,
             Reveal::Token => self.noise(wanted),
         };
-        let Run { engine, model, cache, options, ends, texts, next, feed, surprisal, out, .. } = self;
+        let Run { engine, model, cache, options, ends, texts, next, ids, drafted, surprisal, out, .. } = self;
         let ends = |token: u32| ends.contains(&token);
-        let (index, guesses) = (out.count, feed.guesses());
+        let (index, ids) = (out.count, ids.as_deref());
+        let guesses = ids.map_or(&[][..], |ids| &ids[ids.len() - *drafted..]);
         let mut picked = |pick: &dyn Fn(&mut Sampler, usize, usize) -> u32| -> Vec<Vec<u32>> {
             let each = texts.iter_mut().enumerate();
             each.map(|(at, text)| {
@@ -264,14 +258,14 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
                 let logits = model.reveal_logits(*engine, hidden, options.logit_bits)?;
                 let logits = logits
                     .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
-                surprisal.tell(*engine, cache, feed.ids.as_deref(), logits.as_ref())?;
+                surprisal.tell(*engine, cache, ids, logits.as_ref())?;
                 let picked = logits
                     .as_ref()
                     .map(|logits| picked(&|sampler, text, i| sampler.pick(logits.row(text * rows + first + i))));
                 Ok(Revealed { picked, logits })
             }
             Reveal::Token => {
-                surprisal.tell(*engine, cache, feed.ids.as_deref(), None)?;
+                surprisal.tell(*engine, cache, ids, None)?;
                 let logits = model.logits(*engine, hidden)?;
                 let (all, width) = (logits.shape()[0], logits.shape()[1]);
                 let logits = logits.reshape(&[all / rows, rows, width]).slice(1, first..rows);
@@ -316,10 +310,10 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
 
     /// The number of tokens that stay, of those that came out.
     fn agree_to_keep(&mut self, right: Option<usize>) -> Result<usize, Error> {
-        if self.feed.drafted == 0 {
+        if self.drafted == 0 {
             return Ok(1);
         }
-        let all = 1 + self.feed.drafted;
+        let all = 1 + self.drafted;
         let most = self.steady.as_mut().map_or(all, |steady| steady.next(all));
         let steady = self.steady.is_some();
         let right = right.map(|right| match right {
@@ -352,7 +346,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         let drafted = self.options.draft.map_or(0, Drafts::tokens).min(left - 1);
         let count = 1 + drafted;
         self.chunk = count;
-        let ids = match self.feed.ids {
+        let ids = match self.ids {
             None => None,
             Some(_) => {
                 let mut all = Vec::with_capacity(self.texts.len() * count);
@@ -366,14 +360,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
                 Some(all)
             }
         };
-        self.feed = Feed { ids, count, drafted };
+        (self.ids, self.input.count, self.drafted) = (ids, count, drafted);
         Ok(())
-    }
-}
-
-impl Feed {
-    fn guesses(&self) -> &[u32] {
-        self.ids.as_deref().map_or(&[], |ids| &ids[ids.len() - self.drafted..])
     }
 }
 

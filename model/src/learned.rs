@@ -84,12 +84,6 @@ impl Checkpoint {
         }
     }
 
-    /// The checkpoint with a file of learned columns that is in this program.
-    pub(crate) fn beside_bytes(mut self, bytes: &'static [u8]) -> Self {
-        self.beside = Beside::Static(bytes);
-        self
-    }
-
     /// Whether there is a file with learned columns.
     pub fn has_learned(&self) -> bool {
         match &self.beside {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use waggle_engine::Order;
 use waggle_mpcache::{HeadShape, Layers, PolicySpec};
 
 use crate::checkpoint::Wrapping;
@@ -142,7 +143,7 @@ impl ModelSpec {
         let keys = Keys(&keys);
         let (spec, form) = (ModelSpec::of_keys(&keys)?, forms::of(&keys)?);
         match form {
-            Some(_) if spec.style().names.conv1d => {
+            Some(_) if spec.style().names.order == Order::Rows => {
                 let why =
                     "in forms of other programs, matrices are read of models that store them as (outputs, inputs)";
                 Err(unsupported("quantization_config", "of gpt2", why))

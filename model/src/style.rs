@@ -333,25 +333,10 @@ impl Style {
         (heads * head_dim, kv_heads * head_dim)
     }
 
-    /// Outputs of the matrix for query, key and value of layer `i`.
-    pub(crate) fn qkv_width(&self, i: usize) -> usize {
-        self.matrices(i, &Role::QKV).iter().map(|matrix| matrix.outputs).sum()
-    }
-
     /// Length of the heads that turn by the rotary embedding `rope`.
     pub(crate) fn turned_dim(&self, rope: usize) -> usize {
         let layer = self.turns.iter().position(|turns| *turns == Some(rope));
         self.heads[layer.unwrap_or_default()].head_dim
-    }
-
-    /// Whether a layer multiplies its sum by a number.
-    pub(crate) fn scales_sums(&self) -> bool {
-        self.names.of(Role::Scale).is_some()
-    }
-
-    /// Outputs of the first matrix of layer `i`'s MLP.
-    pub(crate) fn up_width(&self, i: usize) -> usize {
-        self.matrices(i, &Role::UP).iter().map(|matrix| matrix.outputs).sum()
     }
 
     /// The context of the training, where longer texts, of which it is public that they are, have another embedding

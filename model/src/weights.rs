@@ -139,7 +139,7 @@ pub(crate) struct Published {
 #[derive(Debug)]
 struct PublishedMatrix {
     /// Pieces of one tensor, in the order of their lines.
-    parts: Vec<Part>,
+    parts: Vec<Lines>,
     order: Order,
     /// The mean of the outputs of each input.
     means: Option<Vec<f32>>,
@@ -150,7 +150,7 @@ struct PublishedMatrix {
 
 /// Some neighbouring lines of a published tensor.
 #[derive(Clone, Debug)]
-struct Part {
+struct Lines {
     name: String,
     /// The first of them.
     first: usize,
@@ -159,7 +159,7 @@ struct Part {
     numbers: Numbers,
 }
 
-impl Part {
+impl Lines {
     /// The whole tensor. One of more than two dimensions is a table in its last, or a matrix of its first: a
     /// convolution whose places do not overlap.
     fn find(checkpoint: &Checkpoint, name: &str, order: Order) -> Result<Self, CheckpointError> {
@@ -169,24 +169,25 @@ impl Part {
         }
         let (lines, line) = shape.split_at(if order == Order::Rows { shape.len() - 1 } else { 1 });
         let (lines, length) = (lines.iter().product(), line.iter().product());
-        Ok(Part { name: name.into(), first: 0, lines, length, numbers: numbers.clone() })
+        Ok(Lines { name: name.into(), first: 0, lines, length, numbers: numbers.clone() })
     }
 }
 
 impl Published {
     /// The table `tensor`, published as (inputs, outputs).
     pub(crate) fn table(c: &Checkpoint, tensor: &str) -> Result<Self, CheckpointError> {
-        Ok(Published::new(vec![Part::find(c, tensor, Order::Rows)?], Order::Rows, None))
+        Ok(Published::new(vec![Lines::find(c, tensor, Order::Rows)?], Order::Rows, None))
     }
 
-    /// The linear layer `name`, published as (inputs, outputs) in rows or as (outputs, inputs), with or without a bias.
+    /// The linear layer `name`, published as (inputs, outputs) in rows or as (outputs, inputs), with or without a
+    /// bias.
     pub(crate) fn linear(c: &Checkpoint, name: &str, order: Order, biased: bool) -> Result<Self, CheckpointError> {
-        let part = Part::find(c, &format!("{name}.weight"), order)?;
+        let part = Lines::find(c, &format!("{name}.weight"), order)?;
         let bias = biased.then(|| c.vector(&format!("{name}.bias"))).transpose()?;
         Ok(Published::new(vec![part], order, bias))
     }
 
-    fn new(parts: Vec<Part>, order: Order, bias: Option<Array1<f32>>) -> Self {
+    fn new(parts: Vec<Lines>, order: Order, bias: Option<Array1<f32>>) -> Self {
         let matrix = PublishedMatrix { parts, order, means: None, gain: None, scaled: None };
         Published { matrix, bias, after: Vec::new(), further: None, added: None }
     }
@@ -199,7 +200,7 @@ impl Published {
         let whole = &self.matrix.parts[0];
         let part = |&Range { start, end }: &Range<usize>| {
             assert!(start <= end && end <= whole.lines, "outputs of `{}`", whole.name);
-            Part { first: start, lines: end - start, ..whole.clone() }
+            Lines { first: start, lines: end - start, ..whole.clone() }
         };
         let bias =
             self.bias.map(|bias| ranges.iter().flat_map(|range| bias.slice(s![range.clone()]).to_vec()).collect());
@@ -271,8 +272,8 @@ impl Published {
         self
     }
 
-    /// The weight of (x, n) that adds a residual stream to its outputs: x W + b + g n + beta, for the norm `name` with
-    /// gain g and shift beta.
+    /// The weight of (x, n) that adds a residual stream to its outputs: x W + b + g n + beta, for the norm `name`
+    /// with gain g and shift beta.
     pub(crate) fn adding(self, norm: Norm, c: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
         let added = Some(norm.gain(c, name)?);
         Ok(Published { added, ..self.shifted(norm.shift(c, name)?) })
@@ -443,9 +444,9 @@ mod tests {
         static BYTES: [u8; 16] = *b"lines as stored.";
         let piece = Piece::new(Bytes::Static(&BYTES), 0..16).expect("as many bytes");
         let numbers = Numbers::new(piece, Number::Bf16);
-        let part = Part { name: "part".into(), first: 0, lines: 4, length: 2, numbers };
+        let part = Lines { name: "part".into(), first: 0, lines: 4, length: 2, numbers };
         let [first, second] =
-            [2, 4].map(|lines| Published::new(vec![Part { lines, ..part.clone() }], Order::Columns, None));
+            [2, 4].map(|lines| Published::new(vec![Lines { lines, ..part.clone() }], Order::Columns, None));
         let wide = Published::side_by_side(vec![first, second]).data().matrix;
         for (line, bytes) in [0, 1, 0, 1, 2, 3].map(|line| &BYTES[4 * line + 2..4 * line + 4]).into_iter().enumerate()
         {

@@ -166,7 +166,7 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// Operands that the engine remembers of all rows, layer by layer.
+    /// The operands that the engine remembers of all rows, layer by layer.
     pub fn operands(&mut self) -> impl Iterator<Item = &mut E::Operand> {
         let parts = self.stores.iter_mut().flat_map(|store| &mut store.parts);
         parts.flat_map(|part| [&mut part.operands.keys, &mut part.operands.values, &mut part.operands.clusters])
@@ -187,8 +187,8 @@ impl<E: Engine> KvCache<E> {
         self.policy.wants_scores()
     }
 
-    /// Scores (new tokens, kv_heads) of the tokens that come next on `layer`, by the model's scoring head, below
-    /// `ceiling` in any case. A policy that does not want them is not told.
+    /// Tells a policy that wants them the scores (new tokens, kv_heads) of the tokens that come next on `layer`. The
+    /// model's scoring head gives them, below `ceiling` in any case.
     pub fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
         if let (Attention::Policy(index), Some(ScoreSource::ScoringHead)) =
             (self.attention[layer], self.policy.wants_scores())
@@ -197,12 +197,12 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// Says the sinks of `layer`, (1, heads): see [`Store::sinks`]. Called before it attends for the first time.
+    /// Gives the heads of `layer` their sinks, (1, heads), before its first attention: see [`Store::sinks`].
     pub fn sinks(&mut self, layer: usize, sinks: &E::Tensor) {
         self.stores[layer].set_sinks(sinks);
     }
 
-    /// Says how unexpected each of the tokens was that were read last on all layers, in nats.
+    /// Tells the policy the surprisal, in nats, of each token that was read last on all layers.
     pub fn surprisals(&mut self, engine: &mut E, surprisals: &[f32]) -> Result<(), Error> {
         for (store, attention) in self.stores.iter_mut().zip(&self.attention) {
             let Attention::Policy(index) = *attention else { continue };
@@ -259,12 +259,13 @@ impl<E: Engine> KvCache<E> {
         self.can_roll_back && (self.expected.rolls_back || !windowed)
     }
 
-    /// Whether so many tokens have come after the prompt, so that they can be [taken back](KvCache::roll_back).
+    /// Whether at least `tokens` tokens have come after the prompt, so that they can be
+    /// [taken back](KvCache::roll_back).
     pub fn can_lose(&self, tokens: usize) -> bool {
         self.stores.first().is_some_and(|store| store.can_lose(tokens))
     }
 
-    /// Takes back the last `dropped` tokens, as if they had never come. All of them came after the prompt
+    /// Takes back the last `dropped` tokens, as if they had never come. The tokens came after the prompt
     /// ([`KvCache::can_lose`]), and the policy can take tokens back ([`KvCache::can_roll_back`]).
     pub fn roll_back(&mut self, dropped: usize) {
         if dropped > 0 {
@@ -273,8 +274,8 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// For every query head the positions (of all tokens ever appended) that the last query on `layer` attended to,
-    /// in any order. Known only where the engine [sees its values](Engine::CLEAR): for accuracy studies.
+    /// The positions to which the last query on `layer` attended, for every query head and in any order. Only an
+    /// engine that [sees its values](Engine::CLEAR) knows them: for accuracy studies.
     pub fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {
         self.stores[self.store_of(layer)].attended()
     }

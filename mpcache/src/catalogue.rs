@@ -2,16 +2,16 @@
 
 use serde::Serialize;
 
-use crate::{PolicyHelp, PolicySpec, Setting};
+use crate::{Facts, PolicyHelp, PolicySpec, Setting};
 
 /// A policy as a list of policies has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// Its name.
+    /// The name of the policy.
     pub name: &'static str,
     /// One line of description.
     pub about: &'static str,
-    /// Its options.
+    /// The options of the policy.
     pub options: Vec<ListedOption>,
     /// The facts that both parties learn with the default options, besides the lengths of prompt and text.
     pub shows: String,
@@ -25,9 +25,9 @@ pub struct Listed {
 /// An option of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ListedOption {
-    /// Its key.
+    /// The key of the option.
     pub key: &'static str,
-    /// Its value unless another is given. `None` if it has none then: it must be given, or goes with another option.
+    /// The value where none is given. `None` if the option must be given, or goes with another option.
     pub default: Option<String>,
     /// Whether it must be given.
     pub required: bool,
@@ -37,21 +37,14 @@ pub struct ListedOption {
 pub fn catalogue() -> Vec<Listed> {
     let listed = |spec: PolicySpec| {
         let PolicyHelp { name, keys, about } = spec.policy();
-        let settings = spec.settings();
+        let (settings, Facts { shows, clear_only, can_roll_back, .. }) = (spec.settings(), spec.facts());
         let option = |key: &&'static str| {
             // An example gives what must be given.
             let required = spec.option(key).is_some();
             let default = settings.iter().find(|setting| setting.key == *key).filter(|_| !required);
             ListedOption { key, default: default.map(|Setting { value, .. }| value.clone()), required }
         };
-        Listed {
-            name,
-            about,
-            options: keys.iter().map(option).collect(),
-            shows: spec.shows(),
-            clear_only: spec.clear_only(),
-            can_roll_back: spec.can_roll_back(),
-        }
+        Listed { name, about, options: keys.iter().map(option).collect(), shows, clear_only, can_roll_back }
     };
     PolicySpec::examples().map(listed).collect()
 }

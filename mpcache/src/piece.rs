@@ -3,7 +3,7 @@
 /// Tokens that enter the cache together: all of the prompt, a piece of it, or tokens after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Their number.
+    /// The number of these tokens.
     pub new: usize,
     /// Tokens seen with them: the position after the last one.
     pub end: usize,

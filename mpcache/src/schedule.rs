@@ -74,8 +74,8 @@ impl Schedule {
         Ok(Schedule { budget, block, prefill })
     }
 
-    /// Tokens left of `held` where `most` may stay: a block less than that, and one more because a token that came in
-    /// or will come takes a place of its own. `None` where nothing goes.
+    /// The tokens left of `held` where `most` may stay: a block less than `most`, and one more, because a token that
+    /// came in or will come takes a place of its own. `None` where nothing goes.
     pub fn left(&self, most: usize, held: usize) -> Option<usize> {
         (held > most).then(|| most + 1 - self.block.min(most.div_ceil(2)))
     }

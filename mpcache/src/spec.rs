@@ -20,23 +20,23 @@ pub struct PolicySpec {
     policy: PolicyHelp,
     options: BTreeMap<&'static str, String>,
     stated: Vec<Setting>,
-    settings: Known,
+    settings: Family,
 }
 
 /// The settings of a policy that has a name.
 #[derive(Clone, Debug, PartialEq)]
-enum Known {
+enum Family {
     /// One of this crate.
     BuiltIn(BuiltIn),
     /// One of another crate.
     Registered(Registered),
 }
 
-impl Known {
+impl Family {
     fn settings(&self) -> &dyn Settings {
         match self {
-            Known::BuiltIn(settings) => settings.settings(),
-            Known::Registered(settings) => settings.settings(),
+            Family::BuiltIn(settings) => settings.settings(),
+            Family::Registered(settings) => settings.settings(),
         }
     }
 }
@@ -48,7 +48,7 @@ impl Default for PolicySpec {
     /// The policy `full`.
     fn default() -> Self {
         const FULL: PolicyHelp = Full::POLICIES[0].help();
-        let settings = Known::BuiltIn(BuiltIn::Full(Full));
+        let settings = Family::BuiltIn(BuiltIn::Full(Full));
         PolicySpec { policy: FULL, options: BTreeMap::new(), stated: Vec::new(), settings }
     }
 }
@@ -146,12 +146,6 @@ impl PolicySpec {
         &self.stated
     }
 
-    /// The facts that both parties learn under these settings, besides the lengths of prompt and text: a line for
-    /// users.
-    pub fn shows(&self) -> String {
-        self.facts().shows
-    }
-
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`, which
     /// [`check`](PolicySpec::check) does not refuse.
     ///
@@ -160,16 +154,16 @@ impl PolicySpec {
     /// registers for every engine of this workspace.
     pub fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         match &self.settings {
-            Known::BuiltIn(settings) => settings.build(layers, shape),
-            Known::Registered(settings) => settings.build(layers, shape).unwrap_or_else(|| {
+            Family::BuiltIn(settings) => settings.build(layers, shape),
+            Family::Registered(settings) => settings.build(layers, shape).unwrap_or_else(|| {
                 panic!("cache policy `{self}` is not registered for {}", std::any::type_name::<E>())
             }),
         }
     }
 
     fn new(PolicyText { name, options }: PolicyText) -> Result<Self, PolicyError> {
-        let built_in = BuiltIn::parse(name, &options).map(|parsed| parsed.map(|parsed| parsed.map(Known::BuiltIn)));
-        let registered = || Some(registry::parse(name, &options)?.map(|parsed| parsed.map(Known::Registered)));
+        let built_in = BuiltIn::parse(name, &options).map(|parsed| parsed.map(|parsed| parsed.map(Family::BuiltIn)));
+        let registered = || Some(registry::parse(name, &options)?.map(|parsed| parsed.map(Family::Registered)));
         let unknown = || Err(PolicyError::Name { name: name.into(), known: Self::known().collect() });
         let Parsed { policy, options, stated, settings } = built_in.or_else(registered).unwrap_or_else(unknown)?;
         Ok(PolicySpec { policy, options, stated, settings })

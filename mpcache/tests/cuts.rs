@@ -28,10 +28,9 @@ fn policies() -> Vec<PolicySpec> {
     let certain =
         |spec: PolicySpec| if spec.random_traffic() { spec.with("topk", "rank").expect("a method") } else { spec };
     let can: Vec<PolicySpec> = can.into_iter().map(certain).collect();
-    assert_eq!(
-        can.iter().map(PolicySpec::name).collect::<Vec<_>>(),
-        ["full", "snapkv", "pyramid", "squeeze", "mpcache-2pc"]
-    );
+    for name in ["full", "snapkv", "pyramid", "squeeze", "mpcache-2pc"] {
+        assert!(can.iter().any(|spec| spec.name() == name), "{name}");
+    }
     can
 }
 

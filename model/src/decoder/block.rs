@@ -29,9 +29,9 @@ impl<W> Block<'_, W> {
         4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
     }
 
-    /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, of an encoder the first; nothing
-    /// if none is wanted. `own` are the tokens' embeddings for this layer, if there are some. With [`Norms::Around`]
-    /// inputs and outputs are normalised, without the gains and shifts of the norms.
+    /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, or the first of an encoder's;
+    /// nothing if none is wanted. `own` are the tokens' embeddings for this layer, if there are some. With
+    /// [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -45,8 +45,11 @@ impl<W> Block<'_, W> {
         let (n, texts, (_, kv)) = (x.shape()[0], cache.texts(), style.widths(self.index));
         let (attended, beside) = engine.scope("attention", |engine| {
             let qkv = self.project(engine, cache, x)?;
-            let end = style.qkv_width(self.index);
-            let beside = layer.base(Role::Up).is_none().then(|| qkv.slice(1, end..end + style.up_width(self.index)));
+            let end = style.outputs_of(self.index, &Role::QKV);
+            let beside = layer
+                .base(Role::Up)
+                .is_none()
+                .then(|| qkv.slice(1, end..end + style.outputs_of(self.index, &Role::UP)));
             // Queries and keys are heads of one tensor and turn together.
             let (mut qk, v) = self.heads(engine, &qkv.slice(1, 0..end))?;
             if let Some(angles) = angles {
@@ -86,7 +89,7 @@ impl<W> Block<'_, W> {
                 return self.around(engine, "down", &[&h, &attended], Role::Down);
             }
             let out = engine.scope("down", |s| layer.times(s, Role::Down, &h))?;
-            if style.scales_sums() && own.is_none() {
+            if style.names.of(Role::Scale).is_some() && own.is_none() {
                 return self.scaled_sum(engine, &attended, &out, Role::AfterMlp);
             }
             let out = self.norm_after(engine, out, Role::AfterMlp)?;
@@ -142,40 +145,35 @@ impl<W> Block<'_, W> {
         engine: &mut E,
         qkv: &E::Tensor,
     ) -> Result<(E::Tensor, Option<E::Tensor>), waggle_engine::Error> {
-        let (HeadShape { heads, kv_heads, head_dim }, values) =
-            (self.style.heads[self.index], self.style.values[self.index]);
-        let (n, (q, kv), eps) = (qkv.shape()[0], self.style.widths(self.index), self.style.eps);
-        let by_head = |x: &E::Tensor| x.reshape(&[n, x.shape()[1] / head_dim, head_dim]);
+        let (HeadShape { head_dim, .. }, values) = (self.style.heads[self.index], self.style.values[self.index]);
+        let (own, eps) = (!matches!(values, Values::Shared(_)), self.style.eps);
+        let (q, kv) = self.style.widths(self.index);
+        let kv = if own { kv } else { 0 };
+        let by_head = |x: &E::Tensor| x.reshape(&[x.shape()[0], x.shape()[1] / head_dim, head_dim]);
         // Values are the last columns, also where they are keys.
-        let split = |x: &E::Tensor| (x.slice(1, 0..q + kv), x.slice(1, x.shape()[1] - kv..x.shape()[1]));
-        if let Values::Shared(_) = values {
-            let queries = match self.layer.base(Role::QueryNorm) {
-                Some(gains) => engine.scope("qk norm", |s| {
-                    let whole = self.style.qk_norm == QkNorm::Whole;
-                    let normed = s.rms_norm(&if whole { qkv.clone() } else { by_head(qkv) }, eps)?;
-                    gain(s, &normed.reshape(&[n, q]), gains)
-                })?,
-                None => qkv.clone(),
-            };
-            return Ok((by_head(&queries), None));
-        }
+        let split = |x: &E::Tensor| {
+            let width = x.shape()[1];
+            (x.slice(1, 0..q + kv), own.then(|| x.slice(1, width - kv..width)))
+        };
         let (qk, v) = split(qkv);
-        let Some(gains) = self.layer.base(Role::QueryNorm) else { return Ok((by_head(&qk), Some(v))) };
+        let Some(gains) = self.layer.base(Role::QueryNorm) else { return Ok((by_head(&qk), v)) };
         let (normed, v) = engine.scope("qk norm", |s| {
             let (normed, v) = match (self.style.qk_norm, values) {
                 (QkNorm::Whole, _) => {
-                    let queries = s.rms_norm(&qk.slice(1, 0..q), eps)?;
-                    let keys = s.rms_norm(&qk.slice(1, q..q + kv), eps)?;
-                    (E::Tensor::concat(1, &[&queries, &keys]), v)
+                    let mut parts = vec![s.rms_norm(&qk.slice(1, 0..q), eps)?];
+                    if own {
+                        parts.push(s.rms_norm(&qk.slice(1, q..q + kv), eps)?);
+                    }
+                    (E::Tensor::concat(1, &parts.iter().collect::<Vec<_>>()), v)
                 }
-                (_, Values::Own | Values::Shared(_)) => (s.rms_norm(&by_head(&qk), eps)?.reshape(&[n, q + kv]), v),
+                (_, Values::Own | Values::Shared(_)) => (s.rms_norm(&by_head(&qk), eps)?.reshape(&qk.shape()), v),
                 (_, Values::Normalised | Values::Keys) => {
                     split(&s.rms_norm(&by_head(qkv), eps)?.reshape(&qkv.shape()))
                 }
             };
             Ok((gain(s, &normed, gains)?, v))
         })?;
-        Ok((normed.reshape(&[n, heads + kv_heads, head_dim]), Some(v)))
+        Ok((by_head(&normed), v))
     }
 
     /// The norm before attention or MLP, whose gain is in the matrix that follows, if there is one.
@@ -203,8 +201,8 @@ impl<W> Block<'_, W> {
         engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
     }
 
-    /// Attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), keys and values `kv` (n, kv_heads *
-    /// head_dim), unless they are an earlier layer's -> (wanted, heads * head_dim), or nothing if none is wanted. A
+    /// The attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), keys and values `kv` (n, kv_heads
+    /// * head_dim), unless they are an earlier layer's -> (wanted, heads * head_dim), or nothing if none is wanted. A
     /// policy may want to see more queries than that. Rows of several texts come text by text, `wanted` of each.
     fn attend<E: Engine<Weight = W>>(
         &self,
@@ -297,7 +295,7 @@ pub(super) fn activate<E: Engine>(
     }
 }
 
-/// x (n, width) times the gains (1, width) of a norm that no matrix follows, or none at once: entry by entry.
+/// x (n, width) times the gains (1, width) of a norm that no matrix follows at once, entry by entry.
 pub(super) fn gain<E: Engine>(
     engine: &mut E,
     x: &E::Tensor,

@@ -122,7 +122,7 @@ impl Product {
     /// The published matrices of layer `i`, with what is folded into them.
     fn read(&self, style: &Style, c: &Checkpoint, i: usize) -> Result<Published, CheckpointError> {
         let read = |(matrix, norm): &(LayerMatrix, Option<String>)| {
-            let (name, order) = (style.names.in_layer(i, matrix.name), style.names.order());
+            let (name, order) = (style.names.in_layer(i, matrix.name), style.names.order);
             let mut weight = Published::linear(c, &name, order, matrix.biased)?;
             if matrix.role == Role::QkvByHead {
                 weight = weight.reordered(&style.by_head().collect::<Vec<_>>());

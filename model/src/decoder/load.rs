@@ -50,8 +50,8 @@ impl<W> Model<W> {
     /// for the columns.
     ///
     /// # Errors
-    /// The errors of [`Model::load`], and [`CheckpointError`](crate::CheckpointError) for a file that is missing or does
-    /// not fit.
+    /// The errors of [`Model::load`], and [`CheckpointError`](crate::CheckpointError) for a file that is missing or
+    /// does not fit.
     pub fn load_for(
         policy: &PolicySpec,
         loader: &mut dyn WeightLoader<Weight = W>,
@@ -97,8 +97,8 @@ impl<W> Model<W> {
         Self::build(spec, Builder { known, columns, narrow, disclosed, part, loader })
     }
 
-    /// [`Model::load`] with a scoring head whose columns are all 0, to fit another: of the norms of (tokens, width)
-    /// that a layer computes, the first gives what a head reads.
+    /// [`Model::load`] with a scoring head whose columns are all 0, to fit another one: a head reads the output of
+    /// the first norm of (tokens, width) that a layer computes.
     ///
     /// # Errors
     /// The errors of [`Model::load`].

@@ -214,7 +214,7 @@ impl<W> Model<W> {
         })
     }
 
-    /// What the head reads of the last layer's `x`.
+    /// The vectors that the head reads, of the last layer's `x`.
     fn pooled<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -241,37 +241,36 @@ impl<W> Model<W> {
         })
     }
 
-    /// (texts * count, width). Behind an embedding stand those by layer, if there are some.
+    /// The embeddings (texts * count, width), each with those by layer beside it, if there are some.
     fn embed<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
         input: Input,
         cache: &KvCache<E>,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        let texts = cache.texts();
+        let (texts, style) = (cache.texts(), self.spec.style());
         let repeated = |rows: &E::Tensor, times: usize| match times {
             1 => rows.clone(),
             _ => E::Tensor::concat(0, &vec![rows; times]),
         };
-        let tokens = match (&self.first, self.spec.style().image()) {
+        let tokens = match (&self.first, style.image()) {
             (Some(first), Some(image)) => {
                 let each = image.rows() - 1;
                 let shape = [texts * each, image.values()];
                 let patches = engine.input(&shape, input.patches.map(|patches| patches.view().into_dyn()))?;
                 let patches = engine.scope("patches", |e| e.linear(&patches, &self.embedding))?;
-                let patches = patches.reshape(&[texts, each, self.spec.style().hidden]);
-                let first =
-                    repeated(&engine.rows(first, 0, 1)?, texts).reshape(&[texts, 1, self.spec.style().hidden]);
-                E::Tensor::concat(1, &[&first, &patches]).reshape(&[texts * input.count, self.spec.style().hidden])
+                let patches = patches.reshape(&[texts, each, style.hidden]);
+                let first = repeated(&engine.rows(first, 0, 1)?, texts).reshape(&[texts, 1, style.hidden]);
+                E::Tensor::concat(1, &[&first, &patches]).reshape(&[texts * input.count, style.hidden])
             }
             _ => engine.embed(&self.embedding, input.ids, texts * input.count)?,
         };
-        let (Some(table), Positions::Learned { offset }) = (&self.positions, &self.spec.style().positions) else {
+        let (Some(table), Positions::Learned { offset }) = (&self.positions, &style.positions) else {
             return Ok(tokens);
         };
         let position = cache.tokens();
         // Before an encoder's text there is no padding.
-        let positions = match cache.padding().filter(|_| self.spec.style().encoder.is_none()) {
+        let positions = match cache.padding().filter(|_| style.encoder.is_none()) {
             None => repeated(&engine.rows(table, position + offset, input.count)?, texts),
             // Where the text begins is the client's secret, so it looks positions up as it does words.
             Some(padding) => {
@@ -282,7 +281,7 @@ impl<W> Model<W> {
         };
         let sum = engine.add(&tokens, &positions)?;
         let Some(segments) = &self.segments else { return Ok(sum) };
-        let kinds = self.spec.style().encoder.as_ref().map_or(0, |encoder| encoder.segments);
+        let kinds = style.encoder.as_ref().map_or(0, |encoder| encoder.segments);
         let rows = if kinds > 1 {
             // Where the second text begins is the client's secret, and whether there is one.
             let begins = |text: usize| input.seconds.get(text).copied().flatten().unwrap_or(input.count);

@@ -6,8 +6,8 @@ use crate::style::{LayerMatrix, Norms, QkNorm, Role, Style};
 
 /// How one weight is made.
 pub(super) struct Recipe {
-    /// [`Role::Qkv`] stands for query, key and value, however they are published, with the MLP's first matrix if it is
-    /// in parallel and the scoring head; [`Role::Up`] for that matrix where it has a weight of its own;
+    /// [`Role::Qkv`] stands for query, key and value, however they are published, with the MLP's first matrix if it
+    /// is in parallel and the scoring head; [`Role::Up`] for that matrix where it has a weight of its own;
     /// [`Role::QueryNorm`] for the gains of queries and keys.
     pub(super) role: Role,
     /// The whole name, for messages.

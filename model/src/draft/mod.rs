@@ -91,8 +91,8 @@ impl Drafts {
         f64::from(self.rate) / f64::from(THOUSAND)
     }
 
-    /// The same drafts, but a pass keeps as many tokens as the rate says if all of these are right, and otherwise one.
-    /// A pass that may keep several tokens tells one bit, and every other pass nothing.
+    /// The same drafts, but a pass keeps as many tokens as the rate says if all of these are right, and otherwise
+    /// one. A pass that may keep several tokens tells one bit, and every other pass nothing.
     pub fn steady(self) -> Self {
         Drafts { steady: true, ..self }
     }

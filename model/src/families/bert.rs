@@ -6,12 +6,14 @@
 //!
 //! [`modeling_bert.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/bert
 
-use waggle_mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
+use waggle_engine::Order;
+use waggle_mpcache::HeadShape;
 
 use super::Family;
 use crate::config::{
-    Activation, ConfigError, Keys, MAX_LABELS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, epsilon, size, unsupported,
+    Activation, ConfigError, Keys, MAX_LABELS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, epsilon, size,
+    unsupported,
 };
 use crate::style::{Encoder, Masked, Names, Norms, Pooled, Role, Sizes, Stored, Style};
 
@@ -57,7 +59,7 @@ const NAMES: Names = Names {
         (Role::AfterMlp, "output.LayerNorm"),
     ],
     norms: &[],
-    conv1d: false,
+    order: Order::Columns,
     qkv: "attention.self.{query,key,value}",
     up: "intermediate.dense",
     first: "",

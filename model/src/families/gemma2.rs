@@ -5,8 +5,8 @@
 //!
 //! [`modeling_gemma2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma2
 
-use waggle_engine::SOFT_CAPS as CAPS;
 use serde::{Deserialize, Serialize};
+use waggle_engine::SOFT_CAPS as CAPS;
 
 use super::Family;
 use crate::config::{Activation, Common, ConfigError, Defaults, Keys, Windows, positive, unsupported};

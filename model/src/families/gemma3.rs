@@ -46,7 +46,9 @@ impl Family for Gemma3Config {
             ..gemma2::DEFAULTS
         };
         // A `type` beside the `rope_type` that is there by default is read by transformers 4 and not by 5.
-        if let Some(kind) = keys.get("rope_scaling").filter(|map| map.get("rope_type").is_none()).and_then(|map| map.get("type")) {
+        if let Some(kind) =
+            keys.get("rope_scaling").filter(|map| map.get("rope_type").is_none()).and_then(|map| map.get("type"))
+        {
             return Err(unsupported("rope_scaling.type", kind, "rope_type"));
         }
         let global = defaults.rope(keys)?;

@@ -6,9 +6,9 @@
 //!
 //! [`modeling_gemma4.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma4
 
-use waggle_mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use waggle_mpcache::HeadShape;
 
 use super::Family;
 use super::gemma2::{self, Gemma};
@@ -217,7 +217,11 @@ fn ropes(keys: &Keys) -> Result<[RopeConfig; 2], ConfigError> {
     let kinds = &["default", "proportional"];
     let defaults = RopeDefaults { kinds, rope_theta: None, partial_rotary_factor: Some(1.0), ..DEFAULTS.rope(keys)? };
     if keys.get("rope_parameters").is_none() {
-        let of = |rope_scaling, rope_theta, partial_rotary_factor| RopeConfig { rope_theta, rope_scaling, partial_rotary_factor };
+        let of = |rope_scaling, rope_theta, partial_rotary_factor| RopeConfig {
+            rope_theta,
+            rope_scaling,
+            partial_rotary_factor,
+        };
         return Ok([of(RopeScaling::Proportional { factor: 1.0 }, 1e6, 0.25), of(RopeScaling::None, 1e4, 1.0)]);
     }
     let mut ropes = RopeConfig::by_layer(keys, &[defaults.beside(keys, "rope_theta")?; 2])?;
@@ -238,10 +242,7 @@ fn by_layer(keys: &Keys, common: &Common, windowed: &[bool]) -> Result<Option<(u
     for (layer, windowed) in windowed.iter().enumerate() {
         let map = all.get(&layer.to_string()).and_then(Value::as_object).unwrap_or(&empty);
         let of = Keys(map);
-        let heads = (
-            of.size(&["head_dim"])?.unwrap_or(own.0),
-            of.size(&["num_key_value_heads"])?.unwrap_or(own.1),
-        );
+        let heads = (of.size(&["head_dim"])?.unwrap_or(own.0), of.size(&["num_key_value_heads"])?.unwrap_or(own.1));
         let known = map.keys().all(|key| ["head_dim", "num_key_value_heads"].contains(&key.as_str()));
         if !known || heads != if *windowed { own } else { *global.get_or_insert(heads) } {
             let why = "head_dim and num_key_value_heads, the same in all layers that see all tokens";

@@ -5,12 +5,14 @@
 //!
 //! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
 
-use waggle_mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
+use waggle_engine::Order;
+use waggle_mpcache::HeadShape;
 
 use super::Family;
 use crate::config::{
-    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, epsilon, size, unsupported,
+    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, epsilon, size,
+    unsupported,
 };
 use crate::style::{Names, Role, Sizes, Stored, Style};
 
@@ -48,7 +50,7 @@ const NAMES: Names = Names {
         (Role::Down, "mlp.c_proj"),
     ],
     norms: &[],
-    conv1d: true,
+    order: Order::Rows,
     qkv: "attn.c_attn",
     up: "mlp.c_fc",
     first: "",

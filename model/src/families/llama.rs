@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Family;
 use crate::config::{
-    Activation, Common, ConfigError, Defaults, Keys, Quantization, RopeConfig, RopeScaling, epsilon, positive, unsupported,
+    Activation, Common, ConfigError, Defaults, Keys, Quantization, RopeConfig, RopeScaling, epsilon, positive,
+    unsupported,
 };
 use crate::style::Style;
 

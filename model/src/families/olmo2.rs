@@ -20,10 +20,7 @@ pub struct Olmo2Config {
 }
 
 const NAMES: Names = Names {
-    norms: &[
-        (Role::AfterAttention, "post_attention_layernorm"),
-        (Role::AfterMlp, "post_feedforward_layernorm"),
-    ],
+    norms: &[(Role::AfterAttention, "post_attention_layernorm"), (Role::AfterMlp, "post_feedforward_layernorm")],
     ..Names::LLAMA
 };
 
@@ -31,8 +28,7 @@ impl Family for Olmo2Config {
     const CLASSES: &'static [&'static str] = &["Olmo2ForCausalLM", "Olmo2Model"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
-        let defaults =
-            Defaults { vocab_size: 50304, eps: ("rms_norm_eps", 1e-5), eos: &[50279], ..Defaults::LLAMA };
+        let defaults = Defaults { vocab_size: 50304, eps: ("rms_norm_eps", 1e-5), eos: &[50279], ..Defaults::LLAMA };
         Ok(Olmo2Config {
             common: Common::read(keys, &defaults)?,
             attention_bias: keys.flag("attention_bias")?.unwrap_or(false),

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::Family;
 use super::gpt2::Gpt2Config;
 use crate::config::{
-    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, size, unsupported,
+    Activation, ConfigError, Keys, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH, Quantization, size,
+    unsupported,
 };
 use crate::style::{Names, Positions, Role, Style};
 

@@ -47,10 +47,7 @@ impl Family for Phi3Config {
             original: Some(4096),
             ..Defaults::LLAMA
         };
-        Ok(Phi3Config {
-            common: Common::read(keys, &defaults)?,
-            sliding_window: keys.size(&["sliding_window"])?,
-        })
+        Ok(Phi3Config { common: Common::read(keys, &defaults)?, sliding_window: keys.size(&["sliding_window"])? })
     }
 
     fn check(&self) -> Result<(), ConfigError> {

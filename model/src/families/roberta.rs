@@ -38,7 +38,9 @@ impl Family for RobertaConfig {
         let limit = self.body.max_position_embeddings;
         match self.pad_token_id {
             pad if pad < limit - 1 => Ok(()),
-            pad => Err(unsupported("pad_token_id", pad, format!("below max_position_embeddings - 1 = {}", limit - 1))),
+            pad => {
+                Err(unsupported("pad_token_id", pad, format!("below max_position_embeddings - 1 = {}", limit - 1)))
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a generation cannot be asked for.
+//! Refusals of requests: of public facts alone, and of what the client or the server knows.
 
 use waggle_engine::Engine;
 use waggle_mpcache::{KvCache, PolicySpec};

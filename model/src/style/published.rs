@@ -79,8 +79,8 @@ pub(crate) struct Names {
     pub(crate) layer: &'static [(Role, &'static str)],
     /// Vectors of a layer that are listed behind these.
     pub(crate) norms: &'static [(Role, &'static str)],
-    /// The matrices of a layer are published as (inputs, outputs).
-    pub(crate) conv1d: bool,
+    /// The order of the matrices of a layer: rows of (inputs, outputs), or columns of these.
+    pub(crate) order: Order,
     /// The name that this program gives the one matrix for query, key and value.
     pub(crate) qkv: &'static str,
     /// The name that this program gives the one matrix for gate and up, or for up alone.
@@ -117,7 +117,7 @@ impl Names {
             (Role::Down, "mlp.down_proj"),
         ],
         norms: &[(Role::BeforeAttention, "input_layernorm"), (Role::BeforeMlp, "post_attention_layernorm")],
-        conv1d: false,
+        order: Order::Columns,
         qkv: "self_attn.{q,k,v}_proj",
         up: "mlp.{gate,up}_proj",
         first: "",
@@ -139,11 +139,6 @@ impl Names {
     /// All tensors of a layer, in the order in which they are listed.
     fn of_layer(&self) -> impl Iterator<Item = (Role, &'static str)> {
         self.layer.iter().chain(self.norms).copied()
-    }
-
-    /// The order in which the matrices of a layer are published.
-    pub(crate) fn order(&self) -> Order {
-        if self.conv1d { Order::Rows } else { Order::Columns }
     }
 
     /// The whole name of what is called `name` in layer `i`.
@@ -193,7 +188,7 @@ impl Style {
                 let name = names.in_layer(i, name);
                 match self.published(role, i) {
                     Some(Kind::Matrix(LayerMatrix { inputs, outputs, biased, .. })) => {
-                        let shape = if names.conv1d { [inputs, outputs] } else { [outputs, inputs] };
+                        let shape = if names.order == Order::Rows { [inputs, outputs] } else { [outputs, inputs] };
                         add(&name, &shape, biased.then_some(outputs));
                     }
                     Some(Kind::Norm { length, shifted }) => add(&name, &[length], shifted.then_some(length)),
@@ -230,6 +225,11 @@ impl Style {
     /// The matrices of layer `i` with these roles, in the order of the roles.
     pub(crate) fn matrices(&self, i: usize, roles: &[Role]) -> Vec<LayerMatrix> {
         roles.iter().filter_map(|role| self.matrix(i, *role)).collect()
+    }
+
+    /// The outputs of all matrices of layer `i` with these roles.
+    pub(crate) fn outputs_of(&self, i: usize, roles: &[Role]) -> usize {
+        self.matrices(i, roles).iter().map(|matrix| matrix.outputs).sum()
     }
 
     fn matrix(&self, i: usize, role: Role) -> Option<LayerMatrix> {
