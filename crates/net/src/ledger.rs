@@ -130,10 +130,10 @@ pub struct Entry {
 
 /// Books messages by phase, operation path and direction.
 ///
-/// The path is a stack of scopes. A *flow* is a one-way message, a maximal run of messages in one direction; each flow costs half a
-/// round trip. When both parties send at once ([`Channel::exchange`](crate::Channel::exchange)), both ledgers book
-/// the message of the party that sent last first: it continues that party's flow, and the peer's message answers it.
-/// The two ledgers of a session are therefore equal except for time.
+/// The path is a stack of scopes. A *flow* is a one-way message, a maximal run of messages in one direction; each flow
+/// costs half a round trip. When both parties send at once ([`Channel::exchange`](crate::Channel::exchange)), both
+/// ledgers book the message of the party that sent last first: it continues that party's flow, and the peer's message
+/// answers it. The two ledgers of a session are therefore equal except for time.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     /// Every scope that was ever opened; the first has the empty path. A plan changes scope millions of times, so a
