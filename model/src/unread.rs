@@ -54,7 +54,7 @@ impl Checkpoint {
         let mut unread = Vec::new();
         for name in rest {
             match style.buffer(&name) {
-                Some(stored) => self.check_buffer(&style, &name, stored)?,
+                Some(stored) => self.check_buffer(style, &name, stored)?,
                 None if self.is_zero_bias(&name, &read) => {}
                 None => unread.push(name),
             }

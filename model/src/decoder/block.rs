@@ -201,9 +201,10 @@ impl<W> Block<'_, W> {
         engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
     }
 
-    /// The attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), keys and values `kv` (n, kv_heads
-    /// * head_dim), unless they are an earlier layer's -> (wanted, heads * head_dim), or nothing if none is wanted. A
-    /// policy may want to see more queries than that. Rows of several texts come text by text, `wanted` of each.
+    /// The attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), and keys and values `kv`, each
+    /// (n, kv_heads * head_dim), unless they are an earlier layer's -> (wanted, heads * head_dim), or nothing if none
+    /// is wanted. A policy may want to see more queries than that. Rows of several texts come text by text, `wanted`
+    /// of each.
     fn attend<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
