@@ -277,7 +277,7 @@ impl ModelServer {
             false => self.halves.clone(),
         };
         let (to_helper, halves) = (self.to_helper.as_ref(), Some(halves));
-        Source { stock, peer: peer, to_helper, halves }
+        Source { stock, peer, to_helper, halves }
     }
 
     /// The session of a client that fills a pool.
