@@ -24,9 +24,7 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use waggle_engine::{Error, Float, FloatWeight};
 use waggle_model::{Input, Model, Rows};
-use waggle_mpcache::{
-    Expected, HeadPattern, HeadShape, KvCache, Layers, Piece, Policy, Store, UnknownValue, attention,
-};
+use waggle_mpcache::{Expected, HeadPattern, HeadShape, KvCache, Piece, Policy, Store, UnknownValue, attention};
 
 use super::EvalError;
 use super::attention::Mean;
@@ -328,6 +326,7 @@ fn copies(period: usize, p: ArrayView1<f32>) -> Option<[f64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use waggle_mpcache::Layers;
 
     /// Queries that look at the token that `to` names for their own position, of `tokens`, in `heads` heads.
     fn looks(
