@@ -326,6 +326,7 @@ fn copies(period: usize, p: ArrayView1<f32>) -> Option<[f64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use waggle_mpcache::Layers;
 
     /// Queries that look at the token that `to` names for their own position, of `tokens`, in `heads` heads.
     fn looks(
