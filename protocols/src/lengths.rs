@@ -68,7 +68,7 @@ impl Lengths {
         })
     }
 
-    /// The lengths `of` these.
+    /// Every length n replaced by `of(n)`.
     pub fn map(&self, of: impl Fn(usize) -> usize) -> Self {
         Lengths::repeated(self.pattern.iter().map(|&n| of(n)).collect::<Vec<_>>(), self.times)
     }
@@ -86,7 +86,7 @@ impl Lengths {
         })
     }
 
-    /// The place of each entry where every row takes `columns`.
+    /// The position of each entry if every row is padded to `columns` entries.
     pub fn padded(&self, columns: usize) -> Indices<'static> {
         let lengths = self.clone();
         Indices::new(self.total(), move || {

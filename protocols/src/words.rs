@@ -14,7 +14,7 @@ pub trait Words: Tensor {
     fn minus(&self, other: &Self) -> Self;
     /// Every entry times the public `factor` (modulo 2^64; cast a signed factor).
     fn times(&self, factor: u64) -> Self;
-    /// Every entry times the public `factor` of its place.
+    /// Every entry times the public `factor` of its index.
     fn times_each(&self, factor: impl Fn(&[usize]) -> u64) -> Self;
     /// (..., n) -> (...): sums over the last axis.
     fn sum_last(&self) -> Self;
