@@ -50,7 +50,7 @@ pub(crate) use at_level;
 
 /// The kernels to use.
 pub(crate) fn family() -> Family {
-    // Kept, because inner products ask for it at each word.
+    // Kept, because inner products call this for each word.
     static FAMILY: LazyLock<Family> = LazyLock::new(|| Cpu::get().family());
     *FAMILY
 }

@@ -54,7 +54,7 @@ impl Operation for B2a {
     }
 }
 
-/// The correlated OTs needed. Modulo 2 none are, because both kinds of shares are the same.
+/// The correlated OTs needed. Modulo 2 no OTs are needed, because both kinds of shares are the same.
 fn shape(n: usize, width: u32) -> Option<CotShape> {
     (n > 0 && width > 1).then(|| CotShape::new(n, 1, &[width - 1]).expect("a width of 1..=64"))
 }

@@ -51,7 +51,7 @@ impl Operation for ExtendColumns<'_> {
             flat(x).iter().zip(widths()).map(|(x, &width)| x.wrapping_add(offset(width)) & mask(width)).collect();
         let tops: Vec<u64> = raised.iter().zip(widths()).map(|(x, width)| x >> (width - 1)).collect();
         let both = prepared(s, &tops, correlations.unwrap_or_default(), self.wrap_bits())?;
-        // The shares wrap if either top bit is set: a + b - a b, of which this party's top bit is its part of a + b.
+        // The shares wrap if either top bit is set: a + b - a b. This party's top bit is its share of a + b.
         let words = raised.into_iter().zip(tops.iter().zip(both)).zip(widths());
         let extended = words.map(|((x, (top, both)), &width)| {
             x.wrapping_sub(top.wrapping_sub(both) << width).wrapping_sub(offset(width))

@@ -82,7 +82,7 @@ impl Operation for Linear<'_> {
         let values = self.weight.known()?;
         let outputs = self.weight.spec.outputs;
         let y = times_matrix(&integers(x, self.weight.width()), &values.matrix)?;
-        // The product must fit the ring, and so must what the bias makes of it.
+        // The product must fit the ring, and so must its sum with the bias.
         let product = twin.fitted("linear", shaped(&self.result(x.shape()), y), self.weight.width())?;
         let biases = (0..outputs).cycle().map(|j| i128::from(values.bias[j]));
         let sums = product.iter().zip(biases).map(|(&y, bias)| i128::from(y as i64) + bias).collect();

@@ -28,7 +28,7 @@ const STEPS: [Step; 6] = [(4, 0), (3, 2), (3, 0), (3, 1), (3, 2), (2, 0)];
 struct Cuts<'a>(&'a [Step]);
 
 impl Cuts<'_> {
-    /// By step the rows of all tokens that it sees.
+    /// For each step, the rows of all tokens that it sees.
     fn seen(&self) -> Vec<Vec<usize>> {
         let (mut all, mut next) = (Vec::new(), 0);
         let steps = self.0.iter().map(|&(new, cut)| {
@@ -49,7 +49,7 @@ impl Cuts<'_> {
         [HEADS, self.rows(), DIM]
     }
 
-    /// Queries of the new tokens, keys and their transpose, and the factor of the values: for step `s`.
+    /// For step `s`: queries of the new tokens, keys, the keys' transpose, and the factor of the values.
     fn factors<W: Words>(&self, s: usize, x: &[W]) -> [W; 4] {
         let seen = &self.seen()[s];
         let new = self.0[s].0;
@@ -154,7 +154,7 @@ fn dead_slots_cost_nothing_where_masks_are_made_on_the_spot() {
     assert_eq!(extra(&drafted), extra(&same));
 }
 
-/// The deviation of the words opened where tokens come in the places of others, and a mask that served twice.
+/// The deviation of the words opened where new tokens replace others, and a mask that served twice.
 fn seen(prepared: bool, broken: Option<Broken>) -> (f64, Option<String>) {
     const PROMPT: usize = 3;
     const DRAFT: usize = 200;

@@ -173,7 +173,7 @@ fn of_products_with_cached_operands() {
 /// Operations that open their operand, and say so: what they send tells what it is.
 const OPEN: [&str; 3] = ["Open", "Reveal", "RevealRounded"];
 
-/// The source of the operations says which there are.
+/// The source code says which operations there are.
 #[test]
 fn of_every_operation() {
     let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
