@@ -173,7 +173,7 @@ impl Halves {
         self.0.contains_key(kind)
     }
 
-    /// Takes in those halves of `others` that are not there.
+    /// Takes in the halves of `others` that are missing here.
     pub fn add(&mut self, others: Halves) {
         for (kind, half) in others.0 {
             self.0.entry(kind).or_insert(half);

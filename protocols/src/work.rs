@@ -50,7 +50,7 @@ kernels! {
     TransformWeight = "transform weight", 0.08, Some(1 << 18);
     /// A weight read from its matrix and put into a polynomial.
     EncodeWeight = "encode weight", 1.5, Some(1 << 14);
-    /// A point of a weight polynomial brought into place.
+    /// A point of a weight polynomial that is brought into place.
     PlaceWeight = "place weight", 1.0, Some(1 << 14);
     /// A product of two coefficients.
     Product = "product", 0.9, Some(1 << 16);

@@ -27,7 +27,7 @@ use crate::ops::{AtLeast, B2a, Matmul, Shuffle, Truncation};
 use crate::words::{Words, index_bits};
 use crate::{Axis, Error, FRAC, Indices, Tensor};
 
-/// Bits of the ring of one-hot words: the widest ring of what is gathered.
+/// Bits of the ring of one-hot words, which is the widest ring of gathered payloads.
 pub const SELECTION_WIDTH: u32 = 44;
 
 /// Bits of the ring in which two selections are composed. There 2^[`GUARD`] stands for 1, so that the errors of the

@@ -72,11 +72,11 @@ impl Scores {
     }
 
     /// Bits of a ring in which differences of keys are signed. A key is a value and `bits` bits of an index.
+    ///
     /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)], where the 1 is
     /// for the carry that shares lose, or in [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] if values are rounded.
     /// So two values differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, and their keys by at most D 2^bits +
     /// 2^bits - 1. The returned width makes this less than 2^(width - 1).
-    /// The returned width makes this less than 2^(width - 1).
     fn width(self, bits: u32) -> Result<u32, Error> {
         let drop = FRAC - self.frac;
         let bound = u128::from(self.bound);

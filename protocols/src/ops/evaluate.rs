@@ -6,8 +6,8 @@
 //! and [`fss::ladder`], which are prepared. The options of a session decide which one it uses
 //! ([`Options::evaluation`]); the choice is made when the table is fitted.
 //!
-//! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the
-//! table. **Revealed.** Nothing.
+//! **Range.** The range of the table; other inputs give garbage, which the caller muxes away. **Error.** The error of
+//! the table. **Revealed.** Nothing.
 
 use crate::operation::prelude::*;
 use crate::ops::fss::ladder::{self, Ladder};

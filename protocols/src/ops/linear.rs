@@ -7,7 +7,8 @@
 //! With a [public](waggle_engine::WeightSpec::public) W each party multiplies its own share by it, because
 //! (x_c + x_s) W = x_c W + x_s W. Nothing is sent or prepared, and the product is exact.
 //!
-//! **Range.** |x W + b| < 2^(w - 1). **Error.** That of [`private`], or none. **Revealed.** Nothing.
+//! **Range.** |x W + b| < 2^(w - 1). **Error.** The error of [`private`], or none with a public W. **Revealed.**
+//! Nothing.
 
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};

@@ -12,7 +12,7 @@
 //! both:    share r_k p_k by correlated OTs on the bits of p_k, in the same round trip
 //! ```
 //!
-//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** That of the table: the
+//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** The error of the table:
 //! products are exact modulo 2^out_width. **Revealed.** Nothing: the masks r_k of the rows are fresh and uniform.
 
 use rand::Rng;

@@ -156,7 +156,7 @@ fn prices(width: u32, options: &Options) -> RoundPrices {
     }
 }
 
-/// The best rounds that leave one winner of so many entries.
+/// The fastest rounds whose groups multiply to the product at the same place.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     time: u128,

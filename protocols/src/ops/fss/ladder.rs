@@ -248,7 +248,7 @@ impl Ladder {
         let dropped = 64 - out_width;
         let table = |rung: usize| {
             let step = libm::exp2(f64::from(shift(rung)));
-            // Lower windows are never used. Those of rung 0 begin up to two below the start.
+            // Lower windows are never used. The windows of rung 0 begin up to two windows below the start.
             let window = step * (1u64 << low_bits) as f64;
             let from = if rung == 0 { start as f64 - 3.0 * window } else { first as f64 * window };
             // Shares of x lose up to two units of a rung as they drop low bits, one on average.
