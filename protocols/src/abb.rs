@@ -70,7 +70,7 @@ pub trait Abb: 'static {
         input: O::Input<'_, Self::Form>,
     ) -> Result<O::Output<Self::Form>, Error>;
 
-    /// Words with public values: `value` of the index of each entry.
+    /// Words with public values: each entry is `value` of its index.
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> Self::Words;
 
     /// Words that all have the public value `value`.

@@ -25,7 +25,7 @@ const LEAST: usize = 16;
 /// Positions of one place that are compared with what it opened before.
 const COMPARED: usize = 1 << 16;
 
-/// The most names of masks that are remembered. Of a longer session, the names below a falling bound are.
+/// The most names of masks that are remembered. In a longer session, only names below a falling bound are.
 const REMEMBERED: usize = 1 << 18;
 
 /// The fewest bits of a name. Two of 2^20 names are equal by chance with a probability below 2^-56.

@@ -8,9 +8,8 @@ use crate::cached::OperandForm;
 
 /// A failure of a protocol, or of an engine over one.
 ///
-/// It becomes an [`waggle_engine::Error`] and back without loss. A cause that any engine may have is an
-/// [`Error::Engine`] of this crate. A cause that only protocols have is a [`waggle_engine::Error::Backend`] of the
-/// engine's.
+/// It becomes an [`waggle_engine::Error`] and back without loss. A cause that any engine may have is
+/// [`Error::Engine`] here. A cause that only protocols have is [`waggle_engine::Error::Backend`] there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -47,8 +47,8 @@ const NARROW_FRAC: u32 = 15;
 /// Brings a product of matrices back to an activation.
 const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
 
-/// [`MATMUL_ROUNDING`] for scores, which keeps no more bits than are left, so nothing is sent. A softmax looks at no
-/// more.
+/// [`MATMUL_ROUNDING`] for scores. The result keeps only the bits that are left, so nothing is sent. A softmax looks
+/// at no more bits.
 const SCORES_ROUNDING: Truncation = Truncation { out: MATMUL_WIDTH - NARROW_FRAC, ..MATMUL_ROUNDING };
 
 const _: () = assert!(SCORES_ROUNDING.out >= MAX_WIDTH, "a softmax looks at so many bits");
@@ -116,9 +116,9 @@ impl Secure {
         self.abb.prepare(needs, matrix, progress)
     }
 
-    /// Prepares a run that goes on, as [`Secure::prepare`] does: `needs` list what it takes beyond what is in stock.
-    /// `operands` are the operands of its caches. Masks for further products with them are made, too, and replace any
-    /// that are left.
+    /// Prepares the continuation of a run, as [`Secure::prepare`] does. `needs` list what it takes beyond what is in
+    /// stock. `operands` are the operands of the run's caches. Masks for further products with them are made, too,
+    /// and replace any that are left.
     ///
     /// Both parties call it with equal `needs`, after the same run.
     pub fn prepare_more<'a>(

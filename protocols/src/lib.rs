@@ -85,7 +85,7 @@ pub use work::{Kernel, Rates, Work};
 pub const FRAC: u32 = 18;
 
 /// Bits of the ring of products with weights. A product y has the fractional bits of both factors together, and |y| <
-/// 2^(LINEAR_WIDTH - 2) in these units. Weights of 8 bits have a narrower ring ([`FixedWeight::width`]).
+/// 2^(LINEAR_WIDTH - 2) in units of its last place. Weights of 8 bits have a narrower ring ([`FixedWeight::width`]).
 pub const LINEAR_WIDTH: u32 = 56;
 
 /// Fractional bits of embedded rows before they are rounded to [`FRAC`].

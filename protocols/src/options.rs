@@ -28,7 +28,8 @@ pub enum Evaluation {
 /// [`MatmulPlan`](waggle_he::MatmulPlan).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Masks {
-    /// The client's masks and the server's shares follow from public seeds.
+    /// Public seeds make half of both messages. The client's masks and the server's shares follow from these seeds
+    /// and from secrets.
     #[default]
     Seeded,
     /// Both parties draw masks and send them encrypted. This takes over twice the bytes on slow links, but less

@@ -88,7 +88,7 @@ impl fmt::Display for OperandForm {
 pub struct Event {
     /// Rows of X.
     pub m: usize,
-    /// Tokens of M. Where masks are listed and made, slots: these include the slots of tokens that were cut off.
+    /// Tokens of M. Where masks are listed and made, this counts slots, including those of tokens that were cut off.
     pub tokens: usize,
 }
 

@@ -119,8 +119,8 @@ impl Operand {
 
     /// Gets the operand ready for a product of `form` and of the sizes `wanted`, by tokens, and gives slots to new
     /// tokens. At the first product, the masks move from `prepared` to the operand; later, masks that were added
-    /// since do. If the next masks are for another product, they and all after them are discarded. Both parties, and
-    /// a plan, see the same sizes and so decide alike.
+    /// since follow. If the next masks are for another product, they and all after them are discarded. Both parties,
+    /// and a plan, see the same sizes and so decide alike.
     ///
     /// # Errors
     /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.

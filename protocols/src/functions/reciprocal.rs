@@ -83,7 +83,7 @@ pub(crate) fn reciprocal<B: Abb>(
     let octaves = n.next_power_of_two().trailing_zeros();
     assert!(width >= octaves + FRAC + 3, "a sum of {n} in a ring of {width} bits");
     b.scope("reciprocal", |b| {
-        // A ladder needs words that have bits to drop, and longer sums than a softmax has leave it none.
+        // A ladder drops low bits of its input. Longer sums than those of a softmax leave it none to drop.
         if b.evaluation() == Evaluation::Masked && n <= MAX_LADDER_TERMS {
             let terms = ladder_terms(n);
             let ladder = kept("reciprocal ladder", Evaluation::Masked, &[terms, width.into(), frac.into()], || {

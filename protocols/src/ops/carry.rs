@@ -71,7 +71,7 @@ impl Carry {
         (self.bits as usize).div_ceil(DIGIT)
     }
 
-    /// The number of bits to share of the digits: "less" of the least digit, "less" and "equal" of the others.
+    /// The number of bits of the digits that are shared: "less" of the least digit, "less" and "equal" of the others.
     fn functions(self) -> usize {
         2 * self.digits() - 1
     }

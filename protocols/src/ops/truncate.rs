@@ -210,7 +210,7 @@ pub(crate) fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Resul
     })
 }
 
-/// [`truncate`]. If there is a wrap to correct, `both` makes shares of a b of this party's top bits.
+/// [`truncate`], where `both` makes shares of a b of this party's top bits if there is a wrap to correct.
 fn truncate_by(
     s: &mut Session,
     x: &mut [u64],

@@ -1,4 +1,4 @@
-//! The accounts of the ledger that take things made ahead.
+//! Things made ahead, and the accounts that take them.
 //!
 //! Correlations of one kind are made in large batches, over all layers at once, so that one message serves many
 //! operations. The ledger books what was sent for them where it is needed: among the accounts of the operations that

@@ -68,7 +68,7 @@ fn every_kind_of_table() {
         let x = inputs(shape.index_bits, shape.low_bits);
         let x: Vec<u64> = x.iter().cycle().take(count.unwrap_or(x.len())).copied().collect();
         let function = Tabulated::masked(table, 0);
-        // Far less than a wrong window is off, for functions that vary by 1.
+        // Far less than the error of a wrong window, for functions that vary by 1.
         let error = mask(shape.width.min(60)) / 4;
         Laws::of(Evaluate { function: &function })
             .words(&[x.len()], x)

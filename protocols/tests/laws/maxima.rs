@@ -87,7 +87,7 @@ proptest! {
 }
 
 /// Counters must not wrap to 0: as many equal entries as a ring has numbers, and one less and more. The largest entry
-/// is also at every place where a digit changes.
+/// is also put at every place where a digit changes.
 #[test]
 fn maxima_by_counts_of_equal_entries_and_at_the_ends_of_digits() {
     for n in [1, 2, 127, 128, 255, 256, 257, 511, 512] {

@@ -628,8 +628,8 @@ fn whole_cost(shape: &FssShape, n: usize) -> Cost {
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
-/// Calls `apply`(i, high, low, shares of the payload at every window) for the i-th of the opened words, and so for
-/// all.
+/// Calls `apply`(i, high, low, shares of the payload at every window) for every opened word, of which i is the
+/// number.
 fn expand<L: Lane, T: Copy + Default + Send>(
     role: Role,
     shape: &FssShape,
