@@ -23,7 +23,7 @@ use crate::work::Kernel;
 
 /// A kind of correlation. Its fields say all that the words depend on, so equal kinds are interchangeable.
 pub trait Correlation: Debug + Send + Sync + 'static {
-    /// Name of the scope in which the offline phase books it.
+    /// Name of the scope in which the offline phase books this kind.
     fn scope(&self) -> &'static str;
 
     /// Words per unit that `role` keeps.
@@ -204,9 +204,9 @@ impl Ord for CorrelationKind {
 /// Correlations that an operation takes from the stock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Which correlation.
+    /// The kind of correlation.
     pub kind: CorrelationKind,
-    /// Units of it.
+    /// Number of units.
     pub units: usize,
 }
 

@@ -12,7 +12,7 @@ use crate::work::{Kernel, Work};
 pub enum Step {
     /// A message of `bytes` bytes, framing included.
     Message {
-        /// Which way it goes.
+        /// The direction in which it goes.
         direction: Direction,
         /// Length on the wire.
         bytes: u64,
@@ -47,7 +47,7 @@ pub enum Step {
         /// Parameter set.
         set: ParamSet,
     },
-    /// The other party needs Galois keys of `holder`'s key pair of `set`; they are sent once a session.
+    /// The other party needs Galois keys of `holder`'s key pair of `set`. They are sent once a session.
     GaloisKeys {
         /// The party that encrypts.
         holder: Role,

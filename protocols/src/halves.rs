@@ -104,7 +104,7 @@ impl HalvesSeed {
         both
     }
 
-    /// What the server sends to the client.
+    /// The bytes that the server sends to the client.
     pub fn to_bytes(&self) -> Zeroizing<[u8; Self::BYTES]> {
         let mut bytes = Zeroizing::new([0; Self::BYTES]);
         bytes[..32].copy_from_slice(&*self.seed);

@@ -1,6 +1,6 @@
 //! Local products of words with integers and words, near the speed of memory.
 //!
-//! Results are exact modulo 2^64, so every path agrees bit for bit; tests check it.
+//! Results are exact modulo 2^64, so every path agrees bit for bit. Tests check this.
 //!
 //! A word x is split as x = l + 2^32 h with l in [-2^31, 2^31). Then x w = l w + 2^32 h w modulo 2^64 takes one
 //! product of 32 by 32 bits, signed, and the low half of another; few processors have vectors of products of 64 bits.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::indices::Indices;
 
-/// The lengths of rows that lie one after another in a vector: a pattern that repeats, as the rows of all heads are
-/// alike, and the number of rows of each length, on which a cost depends. Clones share them.
+/// The lengths of rows that lie one after another in a vector. They are a pattern that repeats, as the rows of all
+/// heads are alike. Also the number of rows of each length, on which a cost depends. Clones share both.
 #[derive(Clone, Debug)]
 pub struct Lengths {
     pattern: Arc<[usize]>,
@@ -73,7 +73,7 @@ impl Lengths {
         Lengths::repeated(self.pattern.iter().map(|&n| of(n)).collect::<Vec<_>>(), self.times)
     }
 
-    /// All rows, `times` times.
+    /// The lengths of all rows, `times` times in a row.
     pub fn times(self, times: usize) -> Self {
         Lengths::repeated(self.pattern, self.times * times)
     }

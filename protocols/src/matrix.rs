@@ -49,8 +49,6 @@ impl FixedMatrix {
     /// round(w 2^`frac`) for every entry w of `numbers`, halves away from zero. Larger magnitudes than
     /// 2^[`WEIGHT_BITS`] - 1 are lowered to this bound, and a NaN becomes an entry of this magnitude:
     /// [`quantise`](crate::quantise) refuses both, but a file may change later.
-    /// - 1 is lowered to it, and a NaN becomes an entry of that magnitude: [`quantise`](crate::quantise) refuses
-    /// both, but a file may change later.
     pub fn rounded(numbers: Arc<dyn MatrixSource>, frac: u32) -> Self {
         Self::bounded(numbers, frac, WEIGHT_BITS)
     }

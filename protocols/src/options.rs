@@ -37,7 +37,7 @@ pub enum Masks {
     Sent,
 }
 
-/// What a helper deals.
+/// The part of the correlations that a helper deals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HelperDeals {
     /// Nothing: there is no helper.

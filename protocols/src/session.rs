@@ -156,7 +156,7 @@ impl Session {
         &mut self.channel
     }
 
-    /// Sends the last message of this party's turn: the peer waits for it.
+    /// Sends the last message of this party's turn, for which the peer waits.
     pub fn deliver(&mut self, step: &'static str, message: Vec<u8>) -> Result<(), Error> {
         self.channel.send_owned(step, message)?;
         Ok(self.channel.flush(step)?)

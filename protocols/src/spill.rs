@@ -230,7 +230,7 @@ impl Queue {
                 continue;
             }
             if self.back.capacity() < CHUNK_WORDS {
-                // In one step: growing would leave copies behind.
+                // Reserved in one step, because growing would leave copies behind.
                 self.back.reserve_exact(CHUNK_WORDS);
             }
             let (now, later) = words.split_at(words.len().min(CHUNK_WORDS - self.back.len()));

@@ -18,7 +18,7 @@ pub trait Words: Tensor {
     fn times_each(&self, factor: impl Fn(&[usize]) -> u64) -> Self;
     /// (..., n) -> (...): sums over the last axis.
     fn sum_last(&self) -> Self;
-    /// For every entry the sum of the entries before it along the last axis.
+    /// For every entry, the sum of the entries before it along the last axis.
     fn sums_before(&self) -> Self;
     /// (...) -> (..., n): every entry n times.
     fn repeat_last(&self, n: usize) -> Self;

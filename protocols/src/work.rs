@@ -17,7 +17,7 @@ macro_rules! kernels {
             /// All kernels, in their order.
             pub const ALL: &'static [Kernel] = &[$(Kernel::$kernel),*];
 
-            /// Its name in files.
+            /// Name of the kernel in files.
             pub fn name(self) -> &'static str {
                 match self { $(Kernel::$kernel => $name),* }
             }
@@ -114,13 +114,13 @@ kernels! {
     StockWord = "stock word", 3.0, None;
     /// A call of an operation.
     Call = "call", 10e3, None;
-    /// A byte sent, encryption included. A thread of its own does it.
+    /// A byte sent, encryption included. A thread of its own sends bytes.
     ByteSent = "byte sent", 0.6, None;
     /// A byte received, decryption included.
     ByteReceived = "byte received", 0.6, None;
     /// A message sent and received, at each party.
     Message = "message", 15e3, None;
-    /// A message sent over a network that is imitated. A thread of its own does it.
+    /// A message sent over an imitated network. A thread of its own sends messages.
     Imitated = "imitated message", 20e3, None;
     /// The base OTs of a session.
     BaseOts = "base ots", 20e6, None;
@@ -137,7 +137,7 @@ impl fmt::Display for Kernel {
 pub struct Rates(Vec<f64>);
 
 impl Rates {
-    /// All zero.
+    /// Rates that are all zero.
     pub fn zero() -> Self {
         Rates(vec![0.0; Kernel::ALL.len()])
     }

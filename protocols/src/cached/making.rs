@@ -38,7 +38,7 @@ pub(crate) fn take(
     Ok(out)
 }
 
-/// Adds masks for the products `events` to those of the same operand.
+/// Adds masks for the products `events` to the masks of the same operand.
 pub(crate) fn extend(
     s: &mut Session,
     spill: &mut Spill,

@@ -1,4 +1,4 @@
-//! A session's memory of a cached operand: which tokens have which slots, and what was opened of them.
+//! A session's memory of a cached operand: the slots of its tokens, and what was opened of each token.
 
 use waggle_engine::{CachedOperand, OperandId};
 use zeroize::Zeroizing;

@@ -1,4 +1,4 @@
-//! What a helper is asked for, and how much of it goes in a batch.
+//! Demands: what a helper is asked for, and how a demand is cut into batches.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -21,7 +21,7 @@ use crate::{Error, Evaluation, FRAC};
 /// The most by which the argument may lie below 0: 1/2. The maximum of a softmax is exact to less.
 pub const EXP_MARGIN: f64 = 0.5;
 
-/// Where the range ends: e^-14.5 is below a tenth of a unit in the last place.
+/// The end of the range: e^-14.5 is below a tenth of a unit in the last place.
 pub const EXP_END: f64 = 14.5;
 
 /// Largest absolute error over the whole range, the last rounding included; a unit in the last place is 3.8e-6.
@@ -67,7 +67,7 @@ const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
 /// The most by which the argument of `exp_to_zero` may lie below 0. A maximum by counts is off by no more.
 pub const WHOLE_MARGIN: f64 = 1.0;
 
-/// Where the range of `exp_to_zero` ends: two windows of width 1 below 2^9.
+/// The end of the range of `exp_to_zero`: two windows of width 1 below 2^9.
 pub const WHOLE_RANGE: f64 = 510.0 - WHOLE_MARGIN;
 
 /// [`WHOLE_RANGE`] with twice as many windows, where columns may be hidden.

@@ -58,7 +58,7 @@ const GRIDS: Grids = Grids {
     },
     masked: Grid { index_bits: 10, low_bits: TABLE_FRAC - 9, pieces: Pieces::Lines },
 };
-/// Where the table begins: two windows of a spline below 1.
+/// The argument at which the table begins: two windows of a spline below 1.
 const BASE: f64 = 0.875;
 /// Largest value of the table.
 const TOP: f64 = 1.0 / BASE;

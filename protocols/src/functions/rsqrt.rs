@@ -49,7 +49,7 @@ pub const MIN_SQUARES: u64 = 1 << 18;
 pub const MAX_NORM_ENTRIES: usize = 1 << 16;
 
 const TABLE_FRAC: u32 = 20;
-/// Where the table begins.
+/// The argument at which the table begins.
 const BASE: f64 = 0.875;
 /// Look-up: 32 cubic windows of 1/8. FSS keys: 1024 lines over windows of 1/256.
 const GRIDS: Grids = Grids {

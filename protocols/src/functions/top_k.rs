@@ -126,7 +126,7 @@ fn rounded<B: Abb>(b: &mut B, x: &B::Words, drop: u32, width: u32) -> Result<B::
     })
 }
 
-/// Which entries are the k largest.
+/// The k largest entries, in one of two forms.
 #[derive(Clone)]
 pub enum Selection<W> {
     /// One-hot words (rows, k, n): row i of each matrix (k, n) is the unit vector of the entry of rank i, modulo the

@@ -2,7 +2,8 @@
 //!
 //! **Functionality.** Rows of signed words, the word in column i modulo `2^widths[i]` -> the same words modulo 2^64.
 //!
-//! **Source.** As a [truncation](super::truncate) that drops nothing, prepared: one exchange of a bit a word.
+//! **Source.** A [truncation](super::truncate) that drops nothing, in its prepared form: one exchange of a bit a
+//! word.
 //!
 //! **Range.** |x| < 2^(width - 2). **Error.** None. **Revealed.** Nothing.
 

@@ -179,8 +179,8 @@ enum Side<'a> {
     Server(Option<&'a [u64]>, &'a FixedMatrix),
 }
 
-/// Shares of X W for `rows` rows modulo 2^`width`; with `masks`, in the prepared form. `x` is this party's share of
-/// X, or `None` on a server that has none of it.
+/// Shares of X W for `rows` rows modulo 2^`width`. With `masks`, takes the prepared form. `x` is this party's share
+/// of X, or `None` on a server that has no share of X.
 pub(super) fn product(
     s: &mut Session,
     weight: &FixedWeight,

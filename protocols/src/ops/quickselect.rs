@@ -122,7 +122,7 @@ struct Open {
 
 impl Open {
     fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
-        // All pairs, or the others with the pivot.
+        // The pairs to compare: all pairs of active keys, or the pivot with all others.
         let pivots = if self.active.len() <= FINISH { self.active.len() } else { 1 };
         let others = move |p: usize| self.active[p + 1..].iter().map(move |&other| (self.row, other, self.active[p]));
         (0..pivots).flat_map(others)

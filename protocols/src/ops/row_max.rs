@@ -94,7 +94,7 @@ impl Operation for RowMax<'_> {
 /// Entries of the largest group. Beyond, tables outgrow what the saved rounds are worth.
 const LARGEST_GROUP: usize = 8;
 
-/// Flows of a round. Its last message is followed by the same party's first of the next round.
+/// Flows of a round. The round's last message and the first of the next round come from the same party, in one flow.
 const ROUND_FLOWS: u64 = 4;
 
 /// Picoseconds of processor time for an OT and for a byte sent, both parties one after the other: measured, rounded.

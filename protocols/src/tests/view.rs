@@ -119,7 +119,7 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
         let got = rankings(&row, scores, TieBreak::BeforeTheShuffle).expect("no key wraps");
         assert!(got < LIMIT, "{got} for {row:?}");
     }
-    // In the ring of scores below 2^9 they compare in a circle.
+    // In the ring of scores below 2^9, these scores compare in a circle.
     match rankings(&spread, Scores::below(9, 12), TieBreak::BeforeTheShuffle) {
         Err(Error::Winners { .. }) => (),
         other => assert!(other.as_ref().is_ok_and(|got| *got > 10.0 * LIMIT), "{other:?}"),

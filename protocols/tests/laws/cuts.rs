@@ -17,7 +17,7 @@ const WIDTH: u32 = 40;
 const KEYS: OperandId = OperandId { layer: 0, kind: OperandKind::Keys, generation: 0, part: 0 };
 const VALUES: OperandId = OperandId { kind: OperandKind::Values, ..KEYS };
 
-/// New tokens of a product, and how many of the last ones are cut off after it.
+/// New tokens of a product, and the number of last tokens that are cut off after it.
 type Step = (usize, usize);
 
 /// A prompt, passes over drafts that keep all, some and one of their tokens, and a short one at the end.
@@ -112,8 +112,8 @@ fn products_after_cuts_equal_the_naive_ones_and_their_plan() {
     let inputs = [7, 3].map(|seed| values(shape.iter().product(), seed));
     let shares = inputs.each_ref().map(|values| share(values, &shape));
     let want = naive(&cuts, &inputs.clone().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v).expect("shape")));
-    // Preparations for the same run; one that keeps other numbers of tokens in passes of the same sizes; the first
-    // half of the run; another run altogether; none.
+    // Prepared are: the same run; a run that keeps other numbers of tokens in passes of the same sizes; the first
+    // half of the run; another run altogether; nothing.
     let other_counts = [(4, 0), (3, 0), (3, 2), (3, 2), (3, 0), (2, 0)];
     let prepared: [(&[Step], bool); 5] =
         [(&STEPS, true), (&other_counts, true), (&STEPS[..3], false), (&[(5, 0), (3, 2)], false), (&[], false)];
@@ -185,7 +185,7 @@ fn a_token_in_the_place_of_another_is_opened_under_another_mask() {
     for prepared in [true, false] {
         let (worst, reused) = seen(prepared, None);
         assert!(worst < LIMIT && reused.is_none(), "{worst} and {reused:?}, prepared: {prepared}");
-        // A cut that takes the slots back, too: the tokens are seen to be the same.
+        // If a cut gives the slots back, too, the audit sees that the tokens are the same.
         let (worst, reused) = seen(prepared, Some(Broken::Slots));
         let noticed = reused.is_some_and(|said| said.contains("/rows"));
         assert!(worst > 10.0 * LIMIT && noticed, "the audit sees it: {worst}");

@@ -270,7 +270,7 @@ fn matmul() {
     }
 }
 
-/// A weight, and the same without its values.
+/// A weight, and the same weight without its values.
 fn weight(inputs: usize, outputs: usize, seed: u64) -> [FixedWeight; 2] {
     let spec = WeightSpec::new("w", inputs, outputs);
     let matrix = signed_values(WEIGHT_BITS, inputs * outputs, seed).into_iter().map(|value| value as i32).collect();

@@ -20,7 +20,7 @@ fn hidden<'l>(laws: impl Fn(u64) -> Laws<'l>) {
     laws(1).hides(&laws(2), false);
 }
 
-/// Random values without the edges, which are the same for all seeds.
+/// Random values without the edge values, which are the same for all seeds.
 fn random(bits: u32, n: usize, seed: u64) -> Vec<u64> {
     signed_values(bits, n + 8, seed).split_off(8)
 }

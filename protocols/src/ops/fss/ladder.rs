@@ -41,7 +41,7 @@ use crate::wire::opening;
 /// The fewest fractional bits that a rung's value has beyond those of the result. Shares drop these bits.
 const SPARE: u32 = 8;
 
-/// Most rungs: 2^(rungs - 1) words are prepared for each of them.
+/// Most rungs. 2^(rungs - 1) words are prepared for each rung.
 const MOST_RUNGS: usize = 10;
 
 /// The numbers on which the preparation of a ladder depends.
@@ -190,7 +190,7 @@ impl Correlation for LadderShape {
     }
 }
 
-/// Which octaves the rungs of a ladder serve, and in which units.
+/// The octaves that the rungs of a ladder serve, and the units of its input and result.
 #[derive(Clone, Copy, Debug)]
 pub struct LadderSpec {
     /// log2 of the number of windows of a rung.

@@ -613,7 +613,7 @@ fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bi
 pub(crate) fn run_cost(table: &FssTable, n: usize) -> Cost {
     let shape = table.shape();
     let Windows::Decay(powers) = &table.windows else { return whole_cost(&shape, n) };
-    // Two subtrees, and a node on every level above them.
+    // Nodes of two subtrees, and a node on every level above them.
     let leaves = shape.leaves_of(powers.windows());
     let hashed = 4 * leaves.next_power_of_two() + shape.tree().depth() as usize;
     opening::open_cost(n, &[shape.input_bits()])
