@@ -112,8 +112,8 @@ fn products_after_cuts_equal_the_naive_ones_and_their_plan() {
     let inputs = [7, 3].map(|seed| values(shape.iter().product(), seed));
     let shares = inputs.each_ref().map(|values| share(values, &shape));
     let want = naive(&cuts, &inputs.clone().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v).expect("shape")));
-    // Prepared are: the same run; a run that keeps other numbers of tokens in passes of the same sizes; the first
-    // half of the run; another run altogether; nothing.
+    // Masks are prepared for: the same run; a run that keeps other numbers of tokens in passes of the same sizes; the
+    // first half of the run; another run altogether; nothing.
     let other_counts = [(4, 0), (3, 0), (3, 2), (3, 2), (3, 0), (2, 0)];
     let prepared: [(&[Step], bool); 5] =
         [(&STEPS, true), (&other_counts, true), (&STEPS[..3], false), (&[(5, 0), (3, 2)], false), (&[], false)];
