@@ -51,14 +51,14 @@ pub trait Abb: 'static {
         result
     }
 
-    /// A layer of a model begins. A box that only books may book it by what the first layer of its class took, and
-    /// return what that one gave to [`end_layer`](Abb::end_layer).
+    /// Tells the box that a layer of a model begins. A box that only books may book the layer by the cost of the
+    /// first layer of its class, and return the output that the first layer passed to [`end_layer`](Abb::end_layer).
     fn begin_layer(&mut self, layer: &Layer<FixedWeight>) -> Result<Option<&dyn Any>, Error> {
         let _ = layer;
         Ok(None)
     }
 
-    /// The layer that began last is over, with this output.
+    /// Tells the box that the layer that began last is over, and gives its output.
     fn end_layer(&mut self, output: Box<dyn Any + Send>) {
         let _ = output;
     }
@@ -70,16 +70,17 @@ pub trait Abb: 'static {
         input: O::Input<'_, Self::Form>,
     ) -> Result<O::Output<Self::Form>, Error>;
 
-    /// Words with public values: at every place its `value`.
+    /// Words with public values: each entry is `value` of its index.
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> Self::Words;
 
-    /// Words of one public value.
+    /// Words that all have the public value `value`.
     fn constant(&mut self, shape: &[usize], value: u64) -> Self::Words;
 
     /// x + `value` in every entry.
     fn add_public(&mut self, x: &Self::Words, value: u64) -> Self::Words;
 
-    /// Words that `owner` knows and passes as `Some`, and the other as `None`. Free: they are the owner's share.
+    /// Words that `owner` knows and passes as `Some`; the other party passes `None`. Free: they are the owner's
+    /// share.
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<Self::Words, Error>;
 
     /// Complement of bits, free.
@@ -91,7 +92,7 @@ pub trait Abb: 'static {
     /// The lowest bit of every word, free: shares modulo 2 are XOR shares.
     fn low_bit(&mut self, x: &Self::Words) -> Self::Bits;
 
-    /// The public choices of the sessions that this box is one of, or stands for.
+    /// The public choices of the session that this box runs or stands for.
     fn options(&self) -> &Options;
 
     /// Which kind of table [`Evaluate`](crate::ops::evaluate::Evaluate) uses in this box.

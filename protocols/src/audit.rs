@@ -2,10 +2,10 @@
 //! next differs from what it opened before by uniform words, and whether a mask serves twice. Uniform words alone say
 //! little: two secrets under one mask both look uniform, and their difference does not.
 //!
-//! A mask is known by itself, not by where the stock believes that it stands. Its name is what a party holds of it:
-//! the last 128 bits of the masks that are opened side by side, and the first words of a unit of a correlation. They
-//! are random, so they occur twice only if somebody handed them out twice. What has fewer than [`NAME_BITS`] bits has
-//! no name.
+//! A mask is known by itself, not by where the stock believes that it stands. Its name is a part of what a party
+//! holds of it: the last 128 bits of masks that are opened side by side, or the first words of a unit of a
+//! correlation. Names are random, so one occurs twice only if its mask was handed out twice. Masks of fewer than
+//! [`NAME_BITS`] bits have no name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,23 +19,23 @@ use crate::words::mask;
 /// Highest bits of a word whose values are counted.
 const BITS: u32 = 4;
 
-/// The fewest words that a cell of a test should expect.
+/// The fewest words that a cell of a chi-square test should expect.
 const LEAST: usize = 16;
 
 /// Positions of one place that are compared with what it opened before.
 const COMPARED: usize = 1 << 16;
 
-/// Names of masks that are remembered, at most. Of a longer session a part is: those below a bound that falls.
+/// The most names of masks that are remembered. In a longer session, only names below a falling bound are.
 const REMEMBERED: usize = 1 << 18;
 
-/// Bits that a name has, at least. Two of 2^20 names are equal by chance with a probability below 2^-56.
+/// The fewest bits of a name. Two of 2^20 names are equal by chance with a probability below 2^-56.
 const NAME_BITS: u32 = 96;
 
-/// Words that name a unit, at most.
+/// The most words that name a unit.
 const UNIT_WORDS: usize = 8;
 
 /// [`Audit::worst`] of a correct session exceeds this with a probability below 10^-15 for each place and statistic.
-/// All tests together have fewer than 10^5 of them.
+/// All tests together have fewer than 10^5 places and statistics.
 pub const LIMIT: f64 = 9.0;
 
 /// Counts of the values of the highest bits of words, by operation path and number of bits looked at.
@@ -50,15 +50,15 @@ struct Book {
     words: Counts,
     /// Counts of every word less the word that its place opened before.
     differences: Counts,
-    /// By path and position the highest byte of the word opened last.
+    /// The highest byte of the word opened last, by path and position.
     last: HashMap<String, Vec<u8>>,
-    /// By name of a mask where it served.
+    /// The path where a mask served, by the name of the mask.
     spent: HashMap<u128, Arc<str>>,
-    /// Names with so many leading zeros are remembered.
+    /// Only names with at least this number of leading zeros are remembered.
     zeros: u32,
     reused: Option<String>,
     broken: Option<Broken>,
-    /// The words of every kind that the stock handed out first, for [`Broken::Units`].
+    /// The words that the stock handed out first, by kind, for [`Broken::Units`].
     first: BTreeMap<String, Vec<u64>>,
 }
 
@@ -67,7 +67,7 @@ struct Book {
 pub enum Broken {
     /// The stock hands out the units that it handed out first.
     Units,
-    /// The row that comes in the place of one that was cut off takes its mask.
+    /// A row that replaces one that was cut off takes the mask of that one.
     Slots,
 }
 
@@ -86,7 +86,7 @@ pub fn watch<T>(broken: Option<Broken>, sessions: impl FnOnce(&[Audit; 2]) -> T)
 }
 
 impl Audit {
-    /// Of sessions in which `broken` is.
+    /// An audit of sessions that have the fault `broken`.
     pub fn breaking(broken: Option<Broken>) -> Self {
         Audit(Arc::new(Mutex::new(Book { broken, ..Book::default() })))
     }
@@ -133,7 +133,7 @@ impl Audit {
         }
     }
 
-    /// This party's part of `masks`, whose widths are `widths`, repeated, serves under `path`.
+    /// Notes that this party's part of `masks` serves under `path`. The widths of the masks are `widths`, repeated.
     pub(crate) fn spend(
         &self,
         path: &str,
@@ -152,7 +152,7 @@ impl Audit {
         Ok(())
     }
 
-    /// The stock hands out `words`, which are units of the correlation `kind`, of `width` words each.
+    /// Notes that the stock hands out `words`, which are units of the correlation `kind`, of `width` words each.
     pub(crate) fn hand_out(
         &self,
         kind: String,
@@ -177,7 +177,7 @@ impl Audit {
         Ok(words)
     }
 
-    /// The first mask that served twice, if one did: in words.
+    /// A description of the first mask that served twice, if one did.
     pub fn reused(&self) -> Option<String> {
         self.book().reused.clone()
     }
@@ -187,7 +187,8 @@ impl Audit {
         self.book().words.values().flatten().sum()
     }
 
-    /// The place whose words or differences are furthest from uniform, and their [`deviation`]; small places as one.
+    /// The place whose words or differences are furthest from uniform, and their [`deviation`]. Small places count as
+    /// one.
     pub fn worst(&self) -> (String, f64) {
         let book = self.book();
         let both = [worst(&book.words, "words"), worst(&book.differences, "differences")];
@@ -196,7 +197,7 @@ impl Audit {
 }
 
 impl Book {
-    /// A mask called `name` serves under `path`.
+    /// Notes that the mask called `name` serves under `path`.
     fn serve(&mut self, name: u128, path: &Arc<str>) -> Result<(), Error> {
         if name.leading_zeros() < self.zeros {
             return Ok(());

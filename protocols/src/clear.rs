@@ -30,7 +30,7 @@ pub struct Clear {
 
 type W = ArrayD<u64>;
 
-/// The link over which a box in the clear decides as the parties of two phases do.
+/// The link by which a box in the clear makes the choices that the parties of two phases make.
 const LINK_OF_TWINS: waggle_net::LinkShape =
     waggle_net::LinkShape { round_trip: Duration::from_millis(4), ..DEFAULT_LINK };
 

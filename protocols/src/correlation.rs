@@ -23,7 +23,7 @@ use crate::work::Kernel;
 
 /// A kind of correlation. Its fields say all that the words depend on, so equal kinds are interchangeable.
 pub trait Correlation: Debug + Send + Sync + 'static {
-    /// Name of the scope in which the offline phase books it.
+    /// Name of the scope in which the offline phase books this kind.
     fn scope(&self) -> &'static str;
 
     /// Words per unit that `role` keeps.
@@ -38,21 +38,21 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     /// Makes `units` units, at most a [`batch`](Correlation::batch), and returns their words, one unit after another.
     fn make(&self, session: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<Vec<u64>, Error>;
 
-    /// Does the part of the next [`make`](Correlation::make) of so many units that takes no answer of the peer, if
-    /// there is one. What it sends is sent ahead ([`waggle_net::Channel::send_ahead`]).
+    /// Does the part of the next [`make`](Correlation::make) of `units` units that needs no answer of the peer, if
+    /// there is such a part. Its messages are sent ahead ([`waggle_net::Channel::send_ahead`]).
     fn begin(&self, session: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<(), Error> {
         let _ = (session, units, pipeline);
         Ok(())
     }
 
-    /// Words that a helper has in memory for a unit, of both parties; `None` where no helper deals the kind, or its
-    /// fields are out of range, as those from a peer may be.
+    /// Words of both parties that a helper has in memory for a unit. `None` if no helper deals the kind, or if its
+    /// fields are out of range, as those of a kind from a peer may be.
     fn dealt_words(&self) -> Option<u64> {
         None
     }
 
-    /// Deals `units` units, at the helper and at both parties alike ([`deal`](crate::deal)): the client's words and
-    /// the server's, those that are not known here left out.
+    /// Deals `units` units; the helper and both parties run the same code ([`deal`](crate::deal)). Returns the
+    /// client's words and the server's, without those that are not known here.
     fn deal(&self, dealing: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let _ = (dealing, units);
         Err(Error::NotDealt { scope: self.scope() })
@@ -63,8 +63,8 @@ pub trait Correlation: Debug + Send + Sync + 'static {
         None
     }
 
-    /// This kind for the weight `name`, whose matrix has the same form. Kinds that have a
-    /// [`weight`](Correlation::weight) have this, too.
+    /// This kind for the weight `name`, whose matrix has the same form. Every kind with a
+    /// [`weight`](Correlation::weight) has this method, too.
     fn for_weight(&self, name: &str) -> Option<CorrelationKind> {
         let _ = name;
         None
@@ -78,7 +78,7 @@ pub struct Pipeline<'a> {
     pub(crate) matrix: Option<&'a FixedMatrix>,
     /// The kind and the units of the next batch.
     pub(crate) next: Option<(&'a CorrelationKind, usize)>,
-    /// The product of this batch if the client asked for it ahead, with the random operand.
+    /// The product that the client requested ahead for this batch, and its random operand.
     pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,
 }
 
@@ -112,7 +112,7 @@ impl CorrelationKind {
         (0..units).step_by(batch).map(move |start| batch.min(units - start))
     }
 
-    /// Cost of making `units` in these batches, and of putting them into a stock.
+    /// Cost of making `units` in batches of [`Correlation::batch`], and of putting them into a stock.
     pub(crate) fn batched_cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
         let batch = self.batch(plans.options()).max(1);
         Cost::in_batches(units, batch, |size| Ok(self.cost(plans, size)?.then(self.moved(size).offline())))
@@ -204,9 +204,9 @@ impl Ord for CorrelationKind {
 /// Correlations that an operation takes from the stock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Which correlation.
+    /// The kind of correlation.
     pub kind: CorrelationKind,
-    /// Units of it.
+    /// Number of units.
     pub units: usize,
 }
 

@@ -12,7 +12,7 @@ use crate::work::{Kernel, Work};
 pub enum Step {
     /// A message of `bytes` bytes, framing included.
     Message {
-        /// Which way it goes.
+        /// The direction in which it goes.
         direction: Direction,
         /// Length on the wire.
         bytes: u64,
@@ -21,7 +21,7 @@ pub enum Step {
     },
     /// Messages that both parties send at once.
     Exchange {
-        /// Lengths on the wire of the client's and the server's, framing included.
+        /// Length on the wire of the client's message and of the server's, framing included.
         bytes: [u64; 2],
         /// Whether they belong to a correlation that does not depend on the data, and are booked as `offline`.
         offline: bool,
@@ -47,7 +47,7 @@ pub enum Step {
         /// Parameter set.
         set: ParamSet,
     },
-    /// The other party needs Galois keys of `holder`'s key pair of `set`; they are sent once a session.
+    /// The other party needs Galois keys of `holder`'s key pair of `set`. They are sent once a session.
     GaloisKeys {
         /// The party that encrypts.
         holder: Role,
@@ -84,8 +84,8 @@ pub struct Run {
     pub times: u64,
 }
 
-/// The cost of an operation: its messages, correlations and work in order. Equal batches are written down once,
-/// because a long prompt has millions of them.
+/// The cost of an operation: its messages, correlations and work in order. Equal batches are stored once, because a
+/// long prompt has millions of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     runs: Vec<Run>,
@@ -174,7 +174,7 @@ impl Cost {
         }
     }
 
-    /// The cost of `n` items in batches of `batch`; `cost` tells that of one batch.
+    /// The cost of `n` items in batches of `batch`. `cost` returns the cost of one batch of a given size.
     pub(crate) fn in_batches<E>(
         n: usize,
         batch: usize,
@@ -211,7 +211,7 @@ impl Cost {
         self.runs.iter().map(|run| run.times * run.steps.iter().map(&of).sum::<u64>()).sum()
     }
 
-    /// All work, that of equal batches as one.
+    /// All work, with the work of equal batches summed up.
     pub(crate) fn all_work(&self) -> impl Iterator<Item = Work> {
         self.runs.iter().flat_map(|run| {
             run.steps.iter().filter_map(|step| match *step {
@@ -238,7 +238,7 @@ impl Cost {
         self.bytes(Direction::ClientToServer) + self.bytes(Direction::ServerToClient)
     }
 
-    /// Bytes of the Galois keys that a session sends for it, unless it has sent them before.
+    /// Bytes of the Galois keys that a session sends for this cost, unless it has sent them before.
     pub(crate) fn galois_bytes(&self) -> u64 {
         self.sum(|step| match *step {
             Step::GaloisKeys { set, .. } => GaloisKeys::bytes(set) as u64,
@@ -265,7 +265,8 @@ impl Cost {
         flags.take(1).any(|offline| offline)
     }
 
-    /// The number of flows, maximal runs of messages in one direction, of this cost alone, online and offline.
+    /// The number of flows of this cost alone, online and offline. A flow is a maximal run of messages in one
+    /// direction.
     pub fn flows(&self) -> u64 {
         let (mut flows, mut last) = (0, None);
         for Run { steps, times } in &self.runs {
@@ -273,7 +274,7 @@ impl Cost {
             while left > 0 {
                 let mut ledger = Ledger::untimed_until(Phase::Setup, last);
                 steps.iter().for_each(|step| step.book(&mut ledger));
-                // Steps that begin and end after messages of one direction repeat their flows.
+                // Runs that begin and end after messages in the same direction take equally many flows.
                 let alike = if ledger.last() == last { left } else { 1 };
                 flows += alike * ledger.total().flows;
                 left -= alike;

@@ -9,7 +9,7 @@ use crate::cached::OperandForm;
 /// A failure of a protocol, or of an engine over one.
 ///
 /// It becomes an [`waggle_engine::Error`] and back without loss. A cause that any engine may have is
-/// [`Error::Engine`] here; one that only protocols have is [`waggle_engine::Error::Backend`] there.
+/// [`Error::Engine`] here. A cause that only protocols have is [`waggle_engine::Error::Backend`] there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -34,7 +34,7 @@ pub enum Error {
     /// Prepared correlations cannot be kept.
     #[error(transparent)]
     Stock(#[from] crate::spill::StockError),
-    /// A session whose options name a helper has none.
+    /// The options of the session name a helper, but the session has no link to one.
     #[error("the correlations of this session come from a helper, who is not there")]
     NoHelper,
     /// A product with a weight of which this party or the helper has no half.
@@ -46,10 +46,10 @@ pub enum Error {
     /// A demand that no helper serves.
     #[error(transparent)]
     Demand(#[from] crate::deal::DemandError),
-    /// The helper of the session fails, or the link to it.
+    /// The helper of the session failed, or the link to the helper.
     #[error("the helper: {0}")]
     Helper(Box<Error>),
-    /// A process that has columns of the matrices cannot multiply by them.
+    /// Another process, which has columns of the matrices, cannot multiply by them.
     #[error(transparent)]
     Spread(Box<dyn std::error::Error + Send + Sync>),
     /// A weight is too large for the fixed-point format.
@@ -65,21 +65,21 @@ pub enum Error {
     /// A number of fractional bits that no weight has.
     #[error("a weight with {got} fractional bits, expected {low}..={high}")]
     Scale {
-        /// Fewest.
+        /// Fewest fractional bits.
         low: u32,
-        /// Most.
+        /// Most fractional bits.
         high: u32,
-        /// Announced.
+        /// Fractional bits that were announced.
         got: u32,
     },
-    /// A weight of which this party has the values, and the other says another number of fractional bits.
+    /// The peer announces another number of fractional bits than this party's values of the weight have.
     #[error("`{tensor}` has {own} fractional bits here, and {announced} at the peer")]
     OtherScale {
         /// Name of the weight.
         tensor: String,
-        /// Announced.
+        /// Fractional bits that the peer announced.
         announced: u32,
-        /// Of the values here.
+        /// Fractional bits of this party's values.
         own: u32,
     },
     /// A position that was opened to this party lies outside its vector: the peer departed from the protocol.
@@ -124,13 +124,13 @@ pub enum Error {
         /// Tokens now.
         got: usize,
     },
-    /// A mask served a second time. Only builds for tests look.
+    /// A mask served a second time. Only builds for tests check this.
     #[cfg(any(test, feature = "audit"))]
     #[error("a mask that served under `{before}` serves again under `{path}`")]
     MaskTwice {
-        /// Where it serves now.
+        /// Path of the operation where the mask serves now.
         path: String,
-        /// Where it served before.
+        /// Path of the operation where the mask served before.
         before: String,
     },
     /// An operation over more entries than it supports.
@@ -166,7 +166,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The failure of the link behind this one, if it is one.
+    /// The failure of a link that caused this error, if one did.
     pub fn net(&self) -> Option<&waggle_net::NetError> {
         match self {
             Error::Net(error) | Error::Ot(waggle_ot::OtError::Net(error)) => Some(error),
@@ -187,7 +187,7 @@ impl From<waggle_engine::Error> for Error {
     }
 }
 
-/// A value of words with `frac` fractional bits that leaves a range, in the numbers that words stand for.
+/// Rescales a range error of words with `frac` fractional bits to the numbers that the words stand for.
 pub(crate) fn of_words(frac: u32) -> impl Fn(Error) -> Error {
     let unit = f64::from(frac).exp2();
     move |error| match error {

@@ -40,13 +40,15 @@ const SQUARES_ROUNDING: Truncation = Truncation { width: SQUARES_WIDTH, shift: F
 /// in magnitude. At 44 bits a product fits the smaller HE parameters (N = 4096), which halves its bytes and seconds.
 const MATMUL_WIDTH: u32 = 44;
 
-/// Fractional bits to which the left factor of such a product is rounded. The rounding is free: see `truncate`.
+/// Fractional bits to which the left factor of a product of shared matrices is rounded. The rounding is free: see
+/// `truncate`.
 const NARROW_FRAC: u32 = 15;
 
 /// Brings a product of matrices back to an activation.
 const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
 
-/// [`MATMUL_ROUNDING`] for scores. A softmax looks at no more bits than are left, so nothing is sent.
+/// [`MATMUL_ROUNDING`] for scores. The result keeps only the bits that are left, so nothing is sent. A softmax looks
+/// at no more bits.
 const SCORES_ROUNDING: Truncation = Truncation { out: MATMUL_WIDTH - NARROW_FRAC, ..MATMUL_ROUNDING };
 
 const _: () = assert!(SCORES_ROUNDING.out >= MAX_WIDTH, "a softmax looks at so many bits");
@@ -114,8 +116,9 @@ impl Secure {
         self.abb.prepare(needs, matrix, progress)
     }
 
-    /// [`Secure::prepare`] with what a run that goes on needs beyond what is in stock. `operands` are those of its
-    /// caches: masks for further products with them are made, too, in the place of any that are left.
+    /// Prepares the continuation of a run, as [`Secure::prepare`] does. `needs` list what it takes beyond what is in
+    /// stock. `operands` are the operands of the run's caches. Masks for further products with them are made, too,
+    /// and replace any that are left.
     ///
     /// Both parties call it with equal `needs`, after the same run.
     pub fn prepare_more<'a>(
@@ -159,7 +162,7 @@ impl<B: Abb> FixedPoint<B> {
         &mut self.abb
     }
 
-    /// The box alone.
+    /// Returns the box without the engine.
     pub fn into_abb(self) -> B {
         self.abb
     }
@@ -169,7 +172,7 @@ impl<B: Abb> FixedPoint<B> {
         self.abb.apply(Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 }, x)
     }
 
-    /// The truncation `how` of all of `parts`, products of matrices, at once.
+    /// Truncates all `parts`, which are products of matrices, by `how` at once.
     fn rounded(&mut self, parts: Vec<B::Words>, how: Truncation) -> Result<Vec<B::Words>, Error> {
         if let [one] = &parts[..] {
             return Ok(vec![self.abb.apply(how, one).map_err(of_words(FRAC + NARROW_FRAC))?]);
@@ -205,7 +208,7 @@ impl<B: Abb> FixedPoint<B> {
     }
 }
 
-/// Methods of the engine that are functions of its box.
+/// Methods of the engine that only call a function of its box.
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $function:path;)*) => {$(
         fn $name(&mut self, $($argument: $type),*) -> Result<$result, EngineError> {
@@ -275,7 +278,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(self.round(&y, weight.product_frac(), weight.width())?)
     }
 
-    /// Products in one ring are brought to the fractional bits of the one that has most, and rounded together.
+    /// Products in one ring are brought to the fractional bits of the product that has most, and rounded together.
     ///
     /// Range: each product, and their sum, is below 2^(width - 2) with these fractional bits, which is 2^20 or more.
     fn linear_sum(&mut self, parts: &[(&B::Words, &FixedWeight)]) -> Result<B::Words, EngineError> {

@@ -2,16 +2,16 @@
 //!
 //! **Functionality.** The server's W = A + B modulo 2^w. The client has A, and the helper has B. Neither learns W.
 //!
-//! The server draws a secret ([`HalvesOwner`]), and from it a seed, from which the client expands A. It sends B = W -
-//! A to the helper, once for all sessions with that seed. Then a row r of the client's and the shares of r W need no
-//! encryption ([`MaskedRow`]): the client keeps r and r A + t, and the helper, who draws the same r and t, gives r B
-//! - t to the server.
+//! The server draws a secret ([`HalvesOwner`]), and from it a seed, from which the client expands A. The server sends
+//! B = W - A to the helper, once for all sessions with that seed. Then a row r of the client's and the shares of r W
+//! need no encryption ([`MaskedRow`]). The client keeps r and r A + t. The helper, who draws the same r and t, gives
+//! r B - t to the server.
 //!
-//! **What each sees.** The helper sees B, which is uniform without the seed; it knows the [`name`](HalvesSeed::name)
-//! of the halves alone. The client sees A, which says nothing of W. **Together they know W.** So do two links to a
-//! helper if one can be taken for the server's: r B - t, r and t give B. Clients know the name, and the server alone
-//! knows the proof whose hash it is: a helper takes halves from and uses them for a link that shows the proof, and no
-//! other.
+//! **What each sees.** The helper sees B, which is uniform without the seed, and the [`name`](HalvesSeed::name) of
+//! the halves. The client sees A, which says nothing of W. **Together they know W.** So do two links to a helper if
+//! one of them can be taken for the server's: r B - t, r and t give B. So the server proves itself. Clients know the
+//! name, which is the hash of a proof that the server alone knows. A helper takes halves from a link, and uses them
+//! for it, only if the link shows the proof.
 //!
 //! A is a stream of AES in counter mode for each matrix, ring and shape, under a key that follows from the seed.
 
@@ -38,35 +38,35 @@ use crate::words::mask;
 const BAND: usize = 1 << 22;
 /// Words that one thread expands.
 const RUN: usize = 1 << 14;
-/// Words of B in one message, at most, but for a row that is longer.
+/// The most words of B in one message. A longer row still goes in one message.
 const PIECE: usize = 1 << 18;
 /// Step and scope of B on its way to the helper.
 const HALF: &str = "helper/half of a weight";
 const SCOPE: &str = "weights";
 
-/// A server's secret, by which a helper knows whose halves are asked for, and from which the clients' seeds follow.
+/// A server's secret. It tells a helper whose halves are asked for, and the clients' seeds follow from it.
 #[derive(Clone)]
 pub struct HalvesOwner(Zeroizing<[u8; 32]>);
 
 impl HalvesOwner {
-    /// A fresh one.
+    /// A fresh secret.
     pub fn new(rng: &mut impl Rng) -> Self {
         let mut secret = Zeroizing::new([0; 32]);
         rng.fill_bytes(&mut *secret);
         HalvesOwner(secret)
     }
 
-    /// That of the halves of one client, whose key has this digest.
+    /// The secret for the halves of one client, whose key has the digest `key`.
     pub fn of_client(&self, key: &[u8; 32]) -> Self {
         HalvesOwner(self.derive("waggle 2026 owner of a client's halves of weights", key))
     }
 
-    /// What the helper is shown, and nobody else.
+    /// The proof, which is shown to the helper and to nobody else.
     pub fn proof(&self) -> Zeroizing<[u8; 32]> {
         self.derive("waggle 2026 proof of halves of weights", &[])
     }
 
-    /// What the clients get.
+    /// The seed that the clients get.
     pub fn seed(&self) -> HalvesSeed {
         let seed = self.derive("waggle 2026 seed of halves of weights", &[]);
         HalvesSeed { seed, name: name(&self.proof()) }
@@ -93,10 +93,10 @@ pub struct HalvesSeed {
 }
 
 impl HalvesSeed {
-    /// Its length on the wire.
+    /// Length of the seed and the name on the wire.
     pub const BYTES: usize = 64;
 
-    /// The server's, as the client gets it.
+    /// Reads what the server sent to the client.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let mut both = HalvesSeed { seed: Zeroizing::default(), name: [0; 32] };
         both.seed.copy_from_slice(&bytes[..32]);
@@ -104,7 +104,7 @@ impl HalvesSeed {
         both
     }
 
-    /// What the server sends to the client.
+    /// The bytes that the server sends to the client.
     pub fn to_bytes(&self) -> Zeroizing<[u8; Self::BYTES]> {
         let mut bytes = Zeroizing::new([0; Self::BYTES]);
         bytes[..32].copy_from_slice(&*self.seed);
@@ -131,7 +131,7 @@ impl HalvesSeed {
         key
     }
 
-    /// Rows `first ..` of A, as many as `out` takes.
+    /// Writes the rows of A from `first` on, as many as `out` takes.
     fn expand(&self, kind: &MaskedRow, first: usize, out: &mut [u64]) {
         let key = self.key(kind);
         let start = first * kind.outputs;
@@ -144,7 +144,7 @@ impl HalvesSeed {
         });
     }
 
-    /// X A modulo 2^64, whose low bits count.
+    /// X A modulo 2^64, of which only the low `width` bits count.
     fn times(&self, kind: &MaskedRow, x: &[u64]) -> Vec<u64> {
         let (inputs, outputs) = (kind.inputs, kind.outputs);
         let rows = x.len() / inputs.max(1);
@@ -168,27 +168,28 @@ impl HalvesSeed {
 pub struct Halves(BTreeMap<MaskedRow, Arc<Vec<u64>>>);
 
 impl Halves {
-    /// Whether that of `kind` is there.
+    /// Whether the half of `kind` is there.
     pub fn has(&self, kind: &MaskedRow) -> bool {
         self.0.contains_key(kind)
     }
 
-    /// Takes in those of `others` that are not there.
+    /// Takes in the halves of `others` that are missing here.
     pub fn add(&mut self, others: Halves) {
         for (kind, half) in others.0 {
             self.0.entry(kind).or_insert(half);
         }
     }
 
-    /// Bytes of memory of all of them.
+    /// Bytes of memory of all halves.
     pub fn bytes(&self) -> u64 {
         self.0.keys().map(half_bytes).sum()
     }
 
-    /// Receives the half of `kind`, whose size the caller accepted before. On `channel` the helper is the server.
+    /// Receives the half of `kind`, whose size the caller accepted before. On `channel`, the helper has the role of
+    /// the server.
     ///
     /// # Errors
-    /// Those of the channel, and malformed words.
+    /// Errors of the channel; malformed words.
     pub fn receive(&mut self, channel: &mut Channel, kind: &MaskedRow) -> Result<(), Error> {
         let mut half = Vec::with_capacity(kind.inputs * kind.outputs);
         booked(channel.ledger_mut());
@@ -208,11 +209,11 @@ pub fn half_bytes(kind: &MaskedRow) -> u64 {
     8 * (kind.inputs as u64).saturating_mul(kind.outputs as u64)
 }
 
-/// Sends the helper its half of `kind`, of which `matrix` is the whole; a rehearsal needs none. On `channel` the
-/// server is the client.
+/// Sends the helper its half of `kind`. `matrix` is the whole matrix; a rehearsal needs none. On `channel`, the
+/// server has the role of the client.
 ///
 /// # Errors
-/// [`Error::NoHalf`] without a matrix, and those of the channel.
+/// [`Error::NoHalf`] without a matrix, and errors of the channel.
 pub fn send(
     channel: &mut Channel,
     seed: &HalvesSeed,
@@ -237,7 +238,7 @@ pub fn send(
     Ok(())
 }
 
-/// W - A in the place of A, whose rows begin with `first`.
+/// Puts W - A in the place of A, for the rows from `first` on.
 fn subtract(matrix: &FixedMatrix, first: usize, outputs: usize, width: u32, a: &mut [u64]) {
     let rows = a.len() / outputs.max(1);
     let minus = |a: &mut u64, w: i32| *a = (i64::from(w) as u64).wrapping_sub(*a) & mask(width);
@@ -259,7 +260,7 @@ fn subtract(matrix: &FixedMatrix, first: usize, outputs: usize, width: u32, a: &
     }
 }
 
-/// Bytes of a message of so many `rows`.
+/// Bytes of a message of `rows` rows.
 fn piece_bytes(kind: &MaskedRow, rows: usize) -> usize {
     waggle_bits::packed_bytes(rows * kind.outputs, &[kind.width])
 }
@@ -281,14 +282,14 @@ fn pieces(kind: &MaskedRow) -> impl Iterator<Item = usize> + use<> {
     (0..inputs).step_by(most).map(move |first| most.min(inputs - first))
 }
 
-/// What is known at one place.
+/// The halves that are known at one place.
 #[derive(Clone, Copy)]
 pub(crate) enum Known<'h> {
-    /// Nothing.
+    /// No halves.
     Nothing,
     /// The client's halves.
     Client(&'h HalvesSeed),
-    /// The helper's.
+    /// The helper's halves.
     Helper(&'h Halves),
 }
 
@@ -296,7 +297,7 @@ impl Known<'_> {
     /// X times the half of `kind` that is known here, modulo 2^w.
     ///
     /// # Errors
-    /// [`Error::NoHalf`] if none is.
+    /// [`Error::NoHalf`] if no half of `kind` is known here.
     pub(crate) fn times(self, kind: &MaskedRow, x: &[u64]) -> Result<Vec<u64>, Error> {
         let missing = || Error::NoHalf { weight: kind.weight.clone() };
         let mut product = match self {
@@ -321,7 +322,7 @@ mod tests {
     use crate::local::PATIENCE;
     use waggle_net::{Role, memory_pair};
 
-    /// The helper's half of `kind`, as it comes.
+    /// The helper's half of `kind`, as it arrives.
     fn sent(seed: &HalvesSeed, kind: &MaskedRow, matrix: &FixedMatrix) -> Halves {
         let (here, there) = memory_pair(PATIENCE);
         let (mut server, mut helper) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));

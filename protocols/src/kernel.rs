@@ -1,6 +1,6 @@
 //! Local products of words with integers and words, near the speed of memory.
 //!
-//! Results are exact modulo 2^64, so every path agrees bit for bit; tests check it.
+//! Results are exact modulo 2^64, so every path agrees bit for bit. Tests check this.
 //!
 //! A word x is split as x = l + 2^32 h with l in [-2^31, 2^31). Then x w = l w + 2^32 h w modulo 2^64 takes one
 //! product of 32 by 32 bits, signed, and the low half of another; few processors have vectors of products of 64 bits.
@@ -21,7 +21,7 @@ pub(super) const DEPTH: usize = 8;
 /// Kernels leave fewer entries than this at the end of a line.
 pub(super) const REST: usize = 16;
 
-/// Lines that are multiplied side by side, so that what is read of the words serves all of them.
+/// Lines that are multiplied side by side, so that each word that is read serves all of them.
 pub(super) const BESIDE: usize = 4;
 
 /// `$body`, compiled for the vector registers of each level, at that of the [`Family`] `$family`.
@@ -50,7 +50,7 @@ pub(crate) use at_level;
 
 /// The kernels to use.
 pub(crate) fn family() -> Family {
-    // Inner products ask for each word.
+    // Kept, because inner products call this for each word.
     static FAMILY: LazyLock<Family> = LazyLock::new(|| Cpu::get().family());
     *FAMILY
 }
@@ -108,8 +108,8 @@ pub(super) fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
     })
 }
 
-/// The inner product of the words (low, high) and of the first entries of a line, and how many those are: all but
-/// less than [`REST`]. None at levels without a kernel.
+/// Multiplies the words (low, high) by the first entries of a line: all but fewer than [`REST`]. Returns the number
+/// of these entries and the inner product. None at levels without a kernel.
 pub(super) fn inner_stored(family: Family, low: &[i32], high: &[u32], line: &Stored) -> Option<(usize, u64)> {
     #[cfg(target_arch = "x86_64")]
     match family.level() {
@@ -123,8 +123,8 @@ pub(super) fn inner_stored(family: Family, low: &[i32], high: &[u32], line: &Sto
     None
 }
 
-/// Rounds the first entries of a line, and returns how many: all but less than [`REST`], none at levels without a
-/// kernel.
+/// Rounds the first entries of a line, and returns their number: all but fewer than [`REST`], or 0 at levels without
+/// a kernel.
 pub(crate) fn round_stored(family: Family, line: &Stored, out: &mut [i32]) -> usize {
     #[cfg(target_arch = "x86_64")]
     match family.level() {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::indices::Indices;
 
-/// The lengths of rows that lie one after another in a vector: a pattern that repeats, as the rows of all heads are
-/// alike, and the number of rows of each length, on which a cost depends. Clones share them.
+/// The lengths of rows that lie one after another in a vector. They are a pattern that repeats, as the rows of all
+/// heads are alike. Also the number of rows of each length, on which a cost depends. Clones share both.
 #[derive(Clone, Debug)]
 pub struct Lengths {
     pattern: Arc<[usize]>,
@@ -68,12 +68,12 @@ impl Lengths {
         })
     }
 
-    /// The lengths `of` these.
+    /// Every length n replaced by `of(n)`.
     pub fn map(&self, of: impl Fn(usize) -> usize) -> Self {
         Lengths::repeated(self.pattern.iter().map(|&n| of(n)).collect::<Vec<_>>(), self.times)
     }
 
-    /// All rows, `times` times.
+    /// The lengths of all rows, `times` times in a row.
     pub fn times(self, times: usize) -> Self {
         Lengths::repeated(self.pattern, self.times * times)
     }
@@ -86,7 +86,7 @@ impl Lengths {
         })
     }
 
-    /// The place of each entry where every row takes `columns`.
+    /// The position of each entry if every row is padded to `columns` entries.
     pub fn padded(&self, columns: usize) -> Indices<'static> {
         let lengths = self.clone();
         Indices::new(self.total(), move || {

@@ -6,7 +6,8 @@
 //!   or on shapes alone.
 //! - A *correlation* ([`Correlation`]) is a set of secret random words, some for each party, that stand in a known
 //!   relation. It does not depend on the data. Kinds are counted in *units*: a row, for instance.
-//! - The *direct* form of an operation takes none, its *prepared* form takes them from the *stock* ([`Stock`]).
+//! - The *direct* form of an operation takes no correlations. Its *prepared* form takes them from the *stock*
+//!   ([`Stock`]).
 //! - The *twin* of an operation computes the same on values in the clear, exactly.
 //! - A *flow* is a maximal run of messages in one direction.
 //! - A *cached operand* ([`Operand`]) is a matrix that grows from product to product, as keys and values do.
@@ -83,8 +84,8 @@ pub use work::{Kernel, Rates, Work};
 /// Fractional bits of activations.
 pub const FRAC: u32 = 18;
 
-/// Bits of the ring of products y with weights: |y| < 2^(LINEAR_WIDTH - 2), at the fractional bits of both factors.
-/// Weights of 8 bits have a narrower one ([`FixedWeight::width`]).
+/// Bits of the ring of products with weights. A product y has the fractional bits of both factors together, and |y| <
+/// 2^(LINEAR_WIDTH - 2) in units of its last place. Weights of 8 bits have a narrower ring ([`FixedWeight::width`]).
 pub const LINEAR_WIDTH: u32 = 56;
 
 /// Fractional bits of embedded rows before they are rounded to [`FRAC`].

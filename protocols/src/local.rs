@@ -31,14 +31,15 @@ use crate::deal::{self, Helper, HelperLink};
 use crate::halves::{self, Halves, HalvesOwner};
 use crate::{Error, FixedMatrix, Needs, Options, Session, TwoParty, preparation};
 
-/// The time for which a party waits for a message. Only a deadlock takes this long: who fails hangs up.
+/// The time for which a party waits for a message. Only a deadlock takes this long, because a party that fails hangs
+/// up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Two connected parties with a session each. Keys and pools are kept from one [`Pair::run`] to the next.
 pub struct Pair {
     /// The client and the server.
     parties: [TwoParty; 2],
-    /// The network of each pair of machines; without a network they share memory alone.
+    /// The network that is imitated between each pair of machines. Without one, they share memory alone.
     network: Option<LinkShape>,
 }
 
@@ -53,7 +54,7 @@ impl Pair {
         Pair::over(None, open)
     }
 
-    /// [`Pair::connect`] over an imitated network, which the links to a helper have, too.
+    /// [`Pair::connect`] over an imitated network. Links to a helper imitate it, too.
     pub fn over(
         network: Option<LinkShape>,
         open: impl Fn(Channel) -> Result<Session, Error> + Sync,
@@ -78,9 +79,9 @@ impl Pair {
         })
     }
 
-    /// [`Pair::run`] beside a helper in a thread of its own, who deals what `needs` list to a session of
-    /// [`Options::helper`]. If it deals products with weights, it gets its halves of those that `matrix` returns by
-    /// name. Returns the account of its link to each party, too.
+    /// [`Pair::run`] with a helper in a thread of its own, who deals what `needs` list to a session of
+    /// [`Options::helper`]. If the helper deals products with weights, it gets its halves of the matrices that
+    /// `matrix` returns by name. Returns the helper's ledger of its link to each party, too.
     pub fn run_with_helper<'m, T: Send>(
         &mut self,
         needs: &Needs,

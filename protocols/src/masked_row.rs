@@ -1,4 +1,4 @@
-//! A product with a weight, as all machines name it.
+//! Products with a weight: the name that all machines give to them.
 
 use serde::{Deserialize, Serialize};
 

@@ -20,7 +20,7 @@ pub const WEIGHT_BITS: u32 = 20;
 /// The largest entry, as a number.
 pub(crate) const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
 
-/// The number before 1/2. Adding 1/2 itself would round the number before 1/2 up to 1.
+/// The largest number below 1/2. Adding 1/2 itself would round this number up to 1.
 pub(crate) const HALF: f32 = 0.5f32.next_down();
 
 /// A matrix of integers below 2^[`WEIGHT_BITS`] in magnitude. Clones share it.
@@ -31,23 +31,23 @@ pub struct FixedMatrix {
     /// Entries are below 2^bits in magnitude.
     bits: u32,
     entries: Entries,
-    /// Where its transforms for products under encryption are kept, and by what name.
+    /// The cache that keeps the transforms of this matrix for products under encryption, and the matrix's key there.
     kept: Option<(Arc<WeightCache>, u64)>,
-    /// The processes that multiply by this matrix along with this one, and their number for the matrix.
+    /// The processes that multiply by this matrix together with this one, and the number by which they know it.
     spread: Option<(Arc<dyn Spread>, usize)>,
 }
 
 #[derive(Clone, Debug)]
 enum Entries {
-    /// Row by row.
+    /// The integers, row by row.
     Integers(Arc<[i32]>),
     /// round(w 2^frac).
     Rounded { numbers: Arc<dyn MatrixSource>, frac: u32 },
 }
 
 impl FixedMatrix {
-    /// round(w 2^`frac`) for every entry w of `numbers`, halves away from zero. Entries beyond
-    /// 2^[`WEIGHT_BITS`] - 1 in magnitude count as that, and so does what is no number:
+    /// round(w 2^`frac`) for every entry w of `numbers`, halves away from zero. Larger magnitudes than
+    /// 2^[`WEIGHT_BITS`] - 1 are lowered to this bound, and a NaN becomes an entry of this magnitude:
     /// [`quantise`](crate::quantise) refuses both, but a file may change later.
     pub fn rounded(numbers: Arc<dyn MatrixSource>, frac: u32) -> Self {
         Self::bounded(numbers, frac, WEIGHT_BITS)
@@ -85,17 +85,18 @@ impl FixedMatrix {
         }
     }
 
-    /// Has its products taken by all processes of `spread`, which know it as matrix `number`.
+    /// This matrix with products that all processes of `spread` compute together. They know it as matrix `number`.
     pub fn spread_over(self, spread: Arc<dyn Spread>, number: usize) -> Self {
         FixedMatrix { spread: Some((spread, number)), ..self }
     }
 
-    /// The processes that share the products of this matrix, and their number for the matrix.
+    /// The processes that share the products of this matrix, and the number by which they know it.
     pub(crate) fn spread(&self) -> Option<(&Arc<dyn Spread>, usize)> {
         self.spread.as_ref().map(|(spread, number)| (spread, *number))
     }
 
-    /// Keeps what products under encryption make of it in `cache`, while there is room. `key` is its own.
+    /// This matrix with its transforms for products under encryption kept in `cache`, while there is room. No other
+    /// matrix has the same `key`.
     pub fn keep_in(self, cache: Arc<WeightCache>, key: u64) -> Self {
         FixedMatrix { kept: Some((cache, key)), ..self }
     }
@@ -143,18 +144,20 @@ impl FixedMatrix {
         }
     }
 
-    /// Says that these entries are read soon ([`MatrixSource::fetch`]).
+    /// Announces that `count` entries of `line`, from `from` on, are read soon ([`MatrixSource::fetch`]).
     pub(crate) fn fetch(&self, line: usize, from: usize, count: usize) {
         if let Entries::Rounded { numbers, .. } = &self.entries {
             numbers.fetch(line, from, count);
         }
     }
 
-    /// These entries as they are stored ([`MatrixSource::stored`]), which are rounded after all factors.
+    /// `count` entries of `line`, from `from` on, as they are stored ([`MatrixSource::stored`]). They are rounded
+    /// after all factors.
     pub(crate) fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
         let Entries::Rounded { numbers, frac } = &self.entries else { return None };
         let stored = numbers.stored(line, from, count)?;
-        // A power of two changes the exponent alone: what became 0 or infinite before is 0 or too large after.
+        // A power of two changes the exponent alone. A number that underflows or overflows on the way is 0 or too
+        // large in the end anyway.
         Some(Stored { factor: stored.factor * (1u32 << frac) as f32, ..stored })
     }
 
@@ -204,15 +207,15 @@ impl waggle_he::Entries for FixedMatrix {
     }
 }
 
-/// round(w unit) for a power of two `unit`, halves away from zero, but at most `most` in magnitude, itself at most
-/// [`MOST`]. The result stands in place of the bits of every number w.
+/// Replaces the bits of every number w in `numbers` by round(w unit) for a power of two `unit`, halves away from
+/// zero. Magnitudes are at most `most` and at most [`MOST`].
 fn round(family: Family, numbers: &mut [i32], unit: f32, most: f32) {
     kernel::at_level!(family, |numbers: &mut [i32], unit: f32, most: f32| -> () {
         let most = most.min(MOST);
         for number in numbers {
-            // A power of two changes the exponent alone. The order of the two bounds makes a number of NaN.
+            // A power of two changes the exponent alone. The order of the two bounds turns a NaN into a number.
             let scaled = (f32::from_bits(*number as u32) * unit).max(-most).min(most);
-            // SAFETY: the sum is at most 2^20 in magnitude. What `as` does beyond takes longer.
+            // SAFETY: the sum is at most 2^20 in magnitude. The further checks of `as` would take longer.
             *number = unsafe { (scaled + HALF.copysign(scaled)).to_int_unchecked() };
         }
     })

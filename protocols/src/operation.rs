@@ -46,8 +46,8 @@ pub trait Operation {
     /// The public sizes that cost and correlations depend on.
     type Size;
 
-    /// The cached operands of `input`, ready for it, whose masks the box takes before all else. Operations other than
-    /// [`CachedMatmul`](crate::CachedMatmul) have none.
+    /// The cached operands of `input`, ready for this product. The box takes their masks before all else. Operations
+    /// other than [`CachedMatmul`](crate::CachedMatmul) have none.
     fn operands<'i, F: Form>(
         &self,
         input: &'i mut Self::Input<'_, F>,
@@ -147,12 +147,12 @@ pub fn shaped<A>(shape: &[usize], entries: Vec<A>) -> ArrayD<A> {
     ArrayD::from_shape_vec(IxDyn(shape), entries).expect("as many entries as the shape says")
 }
 
-/// `shape` with the axis `n` after its last.
+/// `shape` with one more axis at the end, of length `n`.
 pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
     shape.iter().copied().chain([n]).collect()
 }
 
-/// Imports of the file of an operation.
+/// Imports that the file of an operation needs.
 pub mod prelude {
     pub use ndarray::ArrayD;
     pub use waggle_net::Role;

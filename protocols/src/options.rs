@@ -11,31 +11,33 @@ use waggle_ot::CotKind;
 
 use crate::cost::Cost;
 
-/// Evaluation of tabulated functions on shares, see [`Options::evaluation`].
+/// How tabulated functions are evaluated on shares. See [`Options::evaluation`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Evaluation {
     /// By transfers of table rows ([`crate::ops::lookup`]): no preparation, and the fewest rounds in total.
     #[default]
     Lookup,
-    /// By look-up, but for activations of so many entries that FSS keys take less time on the link
-    /// ([`Options::wire_time`]): half the bytes, and some twenty flows more.
+    /// By FSS keys where an activation has so many entries that keys take less time on the link
+    /// ([`Options::wire_time`]): half the bytes, and some twenty flows more. By look-up elsewhere.
     Activations,
     /// By FSS keys on masked inputs ([`crate::ops::fss`]): a long preparation, then one masked word a value.
     Masked,
 }
 
-/// The plans that make correlations of private matrices: he's [`SeededPlan`](waggle_he::SeededPlan) or
+/// How correlations of private matrices are made: by `waggle_he`'s [`SeededPlan`](waggle_he::SeededPlan) or
 /// [`MatmulPlan`](waggle_he::MatmulPlan).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Masks {
-    /// The client's masks and the server's shares are what public seeds make of them.
+    /// Public seeds make half of both messages. The client's masks and the server's shares follow from these seeds
+    /// and from secrets.
     #[default]
     Seeded,
-    /// Both parties draw masks and send them encrypted: over twice the bytes on slow links, less computation.
+    /// Both parties draw masks and send them encrypted. This takes over twice the bytes on slow links, but less
+    /// computation.
     Sent,
 }
 
-/// What a helper deals.
+/// The part of the correlations that a helper deals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HelperDeals {
     /// Nothing: there is no helper.
@@ -61,16 +63,17 @@ impl HelperDeals {
     }
 }
 
-/// Cores of the two parties, each at least 1. As text `40`, or `2+64` for a client of 2 and a server of 64.
+/// Cores of the two parties, each at least 1. The text form is `40`, or `2+64` for 2 cores of the client and 64 of
+/// the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
-    /// Of the client.
+    /// Cores of the client.
     pub client: u32,
-    /// Of the server.
+    /// Cores of the server.
     pub server: u32,
 }
 
-/// The most cores of a party.
+/// The most cores that a party may state.
 pub const MAX_CORES: u32 = 65_536;
 
 impl Cores {
@@ -98,7 +101,7 @@ impl fmt::Display for Cores {
     }
 }
 
-/// A text names no numbers of cores.
+/// The error for a text that does not state numbers of cores.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{text}` is no number of cores: give 1 to {MAX_CORES}, or the client's and the server's such as `2+64`")]
 pub struct ParseCoresError {
@@ -117,8 +120,8 @@ impl FromStr for Cores {
     }
 }
 
-/// The time that a leaf of a key takes online, in nanoseconds, its product with a table included. It only decides
-/// between forms of a protocol, so it need not be exact; both parties must have the same.
+/// Nanoseconds that a leaf of a key takes online, its product with a table included. This number only decides between
+/// forms of a protocol, so it need not be exact. Both parties must have the same.
 const LEAF_NANOSECONDS: u64 = 5;
 
 /// Public choices of a session. Both parties state the same.
@@ -126,22 +129,24 @@ const LEAF_NANOSECONDS: u64 = 5;
 pub struct Options {
     /// Source of correlated OTs.
     pub ot: CotKind,
-    /// Whether the session has two phases. Online operations then consume correlations, which do not depend on the
-    /// data and are or could have been made before it is known, and send masked words only. See [`crate::stock`].
+    /// Whether the session has two phases. Online operations then send masked words only, and consume correlations.
+    /// Correlations do not depend on the data, so they are made before it is known, or could be. See
+    /// [`crate::stock`].
     pub preprocess: bool,
     /// Rate and delay of the link, by which operations weigh messages and flows against computation.
     pub link: LinkShape,
     /// Whether matrix products pack their responses.
     pub packing: Packing,
-    /// Cores that the parties are taken to have in plans under encryption: fewer send more and compute less.
+    /// Cores that plans of encrypted products assume for the parties. A plan for fewer cores sends more and computes
+    /// less.
     pub cores: Cores,
-    /// Preparation of products with private matrices, if the session has two phases.
+    /// How products with private matrices are prepared, if the session has two phases.
     pub masks: Masks,
-    /// What a helper deals of the preparation. See [`crate::deal`].
+    /// The part of the preparation that a helper deals. See [`crate::deal`].
     pub helper: HelperDeals,
 }
 
-/// Assumed of an unknown link: 1 Gbit/s, half a millisecond there and back.
+/// The link that is assumed where none is stated: 1 Gbit/s, half a millisecond there and back.
 pub const DEFAULT_LINK: LinkShape =
     LinkShape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) };
 
@@ -155,7 +160,7 @@ impl Default for Options {
 #[cfg(any(test, feature = "audit"))]
 pub const DEALER: Options = Options { ot: CotKind::Dealer, ..Options::DEFAULT };
 
-/// [`DEALER`] in two phases, over a link slow enough for all that can be prepared.
+/// [`DEALER`] in two phases, over a link so slow that everything that can be prepared is prepared.
 #[cfg(any(test, feature = "audit"))]
 pub const TWO_PHASES: Options = Options {
     preprocess: true,
@@ -180,14 +185,16 @@ impl Options {
         if self.preprocess { Evaluation::Masked } else { Evaluation::Activations }
     }
 
-    /// The time that `cost` takes on the link: its bytes, those by which its OTs are made, and its flows.
+    /// The time that `cost` takes on the link: for its bytes, for the bytes by which its OTs are made, and for its
+    /// flows.
     pub fn wire_time(&self, cost: &Cost) -> Duration {
         let ots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
         let making = ots * self.ot.bits_per_ot() as u64 / 8;
         self.link.predict([cost.total_bytes(), making], cost.flows())
     }
 
-    /// Whether a two-phase session evaluates so that it takes `flows` fewer and expands `leaves` leaves of keys more.
+    /// Whether the session has two phases, and `flows` flows cost it more time than the expansion of `leaves` leaves
+    /// of keys.
     pub fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
         let flows_take = u128::from(flows) * (self.link.round_trip / 2).as_nanos();
         self.preprocess && u128::from(LEAF_NANOSECONDS.saturating_mul(leaves)) < flows_take

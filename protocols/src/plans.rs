@@ -15,14 +15,14 @@ use crate::{Error, Options};
 pub struct Plans {
     options: Options,
     plan_options: PlanOptions,
-    /// Words of the masks of a cached operand that are made at once, a bound on memory.
+    /// The most words of masks of a cached operand that are made at once, a bound on memory.
     pub operand_batch: u64,
     /// Bits on the wire that one random correlated OT is assumed to cost when strategies are compared.
     pub(crate) cot_bits: usize,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     seeded: HashMap<MatmulSpec, Arc<SeededPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
-    /// By width.
+    /// Prices by the width of the words.
     prices: HashMap<u32, RoundPrices>,
     rounds: HashMap<(Counts, u32), Arc<[usize]>>,
 }
@@ -30,11 +30,11 @@ pub struct Plans {
 /// Prices of a round of a tournament, in picoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct RoundPrices {
-    /// Of a comparison.
+    /// Price of a comparison.
     pub(crate) pair: u128,
-    /// Of a selection by 1, 2, ... bits.
+    /// Prices of a selection by 1, 2, ... bits.
     pub(crate) item: Vec<u128>,
-    /// Of the flows.
+    /// Price of the flows.
     pub(crate) delay: u128,
 }
 
@@ -91,7 +91,8 @@ impl Plans {
         PlanOptions { cores: self.options.cores.for_product(with_weights(spec)), ..self.plan_options }
     }
 
-    /// The rounds of a tournament on words of `width` bits, which `search` finds the first time by their `prices`.
+    /// The rounds of a tournament on words of `width` bits. The first time, `search` finds them by the `prices` of
+    /// rounds.
     pub(crate) fn rounds(
         &mut self,
         rows: &Counts,
@@ -121,7 +122,7 @@ fn known<K: Eq + Hash, P>(
     })
 }
 
-/// From here on products of shared matrices are planned alike if their dimensions agree in the leading bits: a cache
+/// Products of shared matrices with dimensions from here on share a plan if these agree in the leading bits: a cache
 /// grows by a token at a time, and a search for each length would be slow.
 const LONG: usize = 512;
 

@@ -22,8 +22,8 @@ use crate::{Error, OperandId, Options};
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";
 
-/// The phase in which a job is booked where the ledger is in `current`: nothing that a helper deals pass by pass is
-/// ahead of it.
+/// The phase in which a job is booked while the ledger is in phase `current`. A helper that deals pass by pass makes
+/// nothing ahead, so its jobs stay in `current`.
 pub fn phase(options: &Options, current: Phase) -> Phase {
     if options.helper == HelperDeals::Passes { current } else { Phase::Offline }
 }
@@ -35,7 +35,7 @@ pub struct Made {
     pub bytes: u64,
     /// Bytes of the whole phase.
     pub all_bytes: u64,
-    /// The share of the work that is done, 0 to 1: by the units of every kernel, at the rates of a machine of
+    /// The share of the work that is done, 0 to 1. The units of every kernel count at the rates of a machine of
     /// reference. Bytes would tell less, because some correlations take much computation and few bytes.
     pub work: f64,
 }
@@ -46,11 +46,11 @@ pub enum Job<'a> {
     Units(&'a CorrelationKind, usize),
     /// Masks of a cached operand.
     Operand(OperandId, &'a Events),
-    /// OTs of this OT sender, filled up to this number in the pool.
+    /// A refill of the pool of this OT sender to this number of OTs.
     Cots(Role, usize),
 }
 
-/// What a helper of a session of `options` deals of `needs`, in the order of both parties.
+/// The demands for everything that a helper deals of `needs`, in the order in which both parties make it.
 pub fn demands(needs: &Needs, plans: &Plans) -> Vec<Demand> {
     jobs(needs, plans.options()).iter().filter_map(|job| job.demand(plans)).collect()
 }
@@ -88,7 +88,7 @@ impl<'a> Job<'a> {
         ledger.leave();
     }
 
-    /// Whether a helper who deals so much deals this job.
+    /// Whether a helper that deals what `helper` says deals this job.
     fn is_dealt(&self, helper: HelperDeals) -> bool {
         match self {
             Job::Units(kind, _) if kind.weight().is_some() => helper.weights(),
@@ -114,7 +114,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The units, if this makes some.
+    /// The kind and the number of units, if this job makes units.
     fn units(&self) -> Option<(&'a CorrelationKind, usize)> {
         match *self {
             Job::Units(kind, units) => Some((kind, units)),
@@ -122,7 +122,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Takes what the helper deals for `demand`, that of this job, into the stock.
+    /// Takes into the stock what the helper deals for `demand`, which is the demand of this job.
     fn take(&self, party: &mut TwoParty, demand: &Demand, phase: Phase) -> Result<(), Error> {
         let TwoParty { session, stock: Stock { queues, operands, spill }, helper } = party;
         let helper = helper.as_mut().ok_or(Error::NoHelper)?;
@@ -189,7 +189,7 @@ impl<'a> Job<'a> {
 
     pub(crate) fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
-            // The bytes cross another link; putting the words away is what is left.
+            // The words come over the link to the helper, so only putting them into the stock is left.
             _ if self.is_dealt(plans.options().helper) => {
                 let moved = match self {
                     Job::Units(kind, units) => kind.moved(*units),
@@ -205,9 +205,9 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Each piece of the offline phase and its cost, `offline` and without refills of the OT pools, in order.
+/// Each piece of the offline phase in order, with its cost. Costs are `offline` and exclude refills of the OT pools.
 pub fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Arc<Cost>)>, Error> {
-    // The operands of all layers grow alike, and the cost of a long prompt's is large.
+    // The operands of all layers grow alike, so layers share a cost: that of a long prompt is large.
     let mut operands: Vec<(&Events, Arc<Cost>)> = Vec::new();
     let mut costs = Vec::new();
     for job in jobs(needs, plans.options()) {
@@ -270,8 +270,8 @@ impl TwoParty {
         Ok(())
     }
 
-    /// Makes the masks of the products in `needs` with those of the `operands` that have had products already. They
-    /// follow the order of their names, which is the same at both parties.
+    /// Makes the masks in `needs` for further products with those of the `operands` that have had products already.
+    /// Operands are served in the order of their names, which is the same at both parties.
     pub fn prepare_more<'a>(
         &mut self,
         needs: &Needs,

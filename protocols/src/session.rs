@@ -24,13 +24,13 @@ pub struct Session {
     receiver: OtReceiver,
     /// This party's key pairs, made when a parameter set is first needed.
     own_keys: HashMap<ParamSet, Arc<SecretKey>>,
-    /// Sets of this party's keys for which the peer has Galois keys.
+    /// Parameter sets for which the peer has this party's Galois keys.
     own_galois: HashSet<ParamSet>,
     peer_keys: HashMap<ParamSet, PeerKeys>,
     plans: Plans,
     rng: StdRng,
     options: Options,
-    /// Memory in which trees of point functions grew, for those to come.
+    /// Memory of finished trees of point functions, kept for the next trees.
     pub(crate) room: Room,
     #[cfg(any(test, feature = "audit"))]
     pub(crate) audit: crate::audit::Audit,
@@ -41,17 +41,17 @@ pub struct Session {
 pub struct PeerKeys {
     public: Arc<PublicKey>,
     galois: Option<Arc<GaloisKeys>>,
-    /// The Galois keys as they came, for other processes of this party.
+    /// The Galois keys as received, for other processes of this party.
     message: Option<Arc<[u8]>>,
 }
 
 impl PeerKeys {
-    /// For operations that pack nothing.
+    /// The public key, for operations that pack nothing.
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
 
-    /// The keys as bytes for another process of this party, with the Galois keys if a plan `packed`.
+    /// The keys as bytes for another process of this party, with the Galois keys if `packed`.
     pub fn to_bytes(&self, packed: bool) -> Vec<u8> {
         let galois = self.message.as_deref().filter(|_| packed);
         [&self.public.to_bytes()[..], galois.unwrap_or_default()].concat()
@@ -77,7 +77,7 @@ impl PeerKeys {
         Ok(())
     }
 
-    /// For products of matrices.
+    /// The keys for products of matrices.
     pub fn evaluation(&self) -> EvaluationKeys<'_> {
         EvaluationKeys { public: &self.public, galois: self.galois.as_deref() }
     }
@@ -89,7 +89,7 @@ impl Session {
         let mut rng: StdRng = rand::make_rng();
         #[cfg(any(test, feature = "audit"))]
         if options.ot == waggle_ot::CotKind::Dealer {
-            // One seed for both: the correlations of a run are the same each time, its masks are not.
+            // Both parties use this seed: the correlations of a run are the same each time, its masks are not.
             let (sender, receiver) = waggle_ot::dealer::setup(channel.role(), 7);
             return Ok(Session::with_pools(channel, options, sender, receiver, rng));
         }
@@ -100,7 +100,7 @@ impl Session {
         Ok(Session::with_pools(channel, options, sender, receiver, rng))
     }
 
-    /// A session on pools of OTs of which the peer holds the other ends. Nothing is sent for them.
+    /// A session on given pools of OTs, whose other ends the peer holds. Nothing is sent for them.
     pub fn with_pools(
         channel: Channel,
         options: Options,
@@ -140,7 +140,7 @@ impl Session {
         &self.audit
     }
 
-    /// From now on `audit` watches.
+    /// From now on, `audit` watches this session.
     #[cfg(any(test, feature = "audit"))]
     pub fn set_audit(&mut self, audit: crate::audit::Audit) {
         self.audit = audit;
@@ -156,7 +156,7 @@ impl Session {
         &mut self.channel
     }
 
-    /// Sends the last message of this party's turn: the peer waits for it.
+    /// Sends the last message of this party's turn, for which the peer waits.
     pub fn deliver(&mut self, step: &'static str, message: Vec<u8>) -> Result<(), Error> {
         self.channel.send_owned(step, message)?;
         Ok(self.channel.flush(step)?)
@@ -199,7 +199,7 @@ impl Session {
         self.booked(Phase::Offline, steps)
     }
 
-    /// This party's key of `set`, if the peer has its public part, and the Galois keys if a plan `packed`.
+    /// This party's secret key of `set`, if the peer has its public part and, if `packed`, its Galois keys.
     pub(crate) fn known_key(&self, set: ParamSet, packed: bool) -> Option<Arc<SecretKey>> {
         self.own_keys.get(&set).filter(|_| !packed || self.own_galois.contains(&set)).cloned()
     }
@@ -215,8 +215,8 @@ impl Session {
         done
     }
 
-    /// This party's key of `set`. The peer has its public part from now on, and Galois keys if a plan `packed`. Keys
-    /// are sent when they are first needed, booked as `setup`; the peer calls [`Session::peer_keys`].
+    /// This party's secret key of `set`. From now on the peer has its public part and, if `packed`, its Galois keys.
+    /// Both are sent when they are first needed, booked as `setup`. Meanwhile the peer calls [`Session::peer_keys`].
     pub fn own_key(&mut self, set: ParamSet, packed: bool) -> Result<Arc<SecretKey>, Error> {
         let secret = match self.own_keys.get(&set) {
             Some(secret) => secret.clone(),
@@ -239,7 +239,7 @@ impl Session {
         Ok(secret)
     }
 
-    /// The peer's keys of `set`, with Galois keys if a plan `packed`.
+    /// The peer's keys of `set`, with its Galois keys if `packed`.
     pub fn peer_keys(&mut self, set: ParamSet, packed: bool) -> Result<PeerKeys, Error> {
         let mut keys = match self.peer_keys.get(&set) {
             Some(keys) => keys.clone(),
@@ -256,7 +256,7 @@ impl Session {
         Ok(keys)
     }
 
-    /// Both parties' keys, the client's first where they are sent.
+    /// The keys of both parties. Where they are sent, the client's go first.
     pub fn both_keys(&mut self, set: ParamSet, packed: bool) -> Result<(Arc<SecretKey>, PeerKeys), Error> {
         if self.is_server() {
             let peer = self.peer_keys(set, packed)?;

@@ -7,8 +7,8 @@
 //!
 //! The words are as secret as the session's memory. Each chunk is encrypted by AES-128 in counter mode under its own
 //! key, which is used for this chunk alone and forgotten when the chunk is read. The key and the BLAKE3 hash of the
-//! ciphertext stay in memory. So the file alone tells nothing, and who sees the memory later cannot read spent
-//! chunks. Nothing but what was written is ever taken back.
+//! ciphertext stay in memory. So the file alone tells nothing, and someone who sees the memory later cannot read
+//! spent chunks. The hash makes sure that nothing but what was written is taken back.
 //!
 //! A chunk owns its place and gives it back after its key is wiped: when it was read, or when its queue is dropped.
 //! So the file is as long as the most chunks that waited at a time, and no key is left that would decrypt an
@@ -65,7 +65,7 @@ pub enum StockError {
 }
 
 /// Fails unless the directory for temporary files has room for `needed` bytes of correlations. Where the system does
-/// not tell, there is room.
+/// not tell how much room there is, this passes.
 ///
 /// # Errors
 /// [`StockError::Space`].
@@ -94,7 +94,8 @@ fn free_bytes(_: &Path) -> Option<u64> {
 pub(crate) struct Spill {
     file: Option<File>,
     places: Arc<Mutex<Places>>,
-    /// Chunks as they go to the file, at most [`GROUP`]: fresh memory would cost as much as the cipher.
+    /// Encrypted chunks on their way to the file, at most [`GROUP`]. Kept, as fresh memory would cost as much as the
+    /// cipher.
     hidden: Vec<u64>,
 }
 
@@ -136,9 +137,9 @@ impl Drop for Place {
 
 /// A chunk in the file: [`CHUNK_WORDS`] words.
 struct Chunk {
-    /// Boxed, so that moving leaves no copy. Fields are dropped in order: it is wiped before the place is free.
+    /// Boxed, so that moving leaves no copy. Fields are dropped in order: the key is wiped before the place is free.
     key: Box<Zeroizing<[u8; 16]>>,
-    /// Of the bytes in the file.
+    /// Hash of the bytes in the file.
     hash: blake3::Hash,
     place: Place,
 }
@@ -204,12 +205,12 @@ fn cipher(key: &[u8; 16]) -> Ctr64LE<Aes128Enc> {
 /// A queue of words, each of which comes out once. All calls must pass the spill of the same stock.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// Comes out next, from `gone` on.
+    /// The words that come out next, from index `gone` on.
     front: Zeroizing<Vec<u64>>,
     gone: usize,
-    /// Comes after that.
+    /// Chunks that come out after `front`.
     chunks: VecDeque<Chunk>,
-    /// Was put in last: less than a chunk.
+    /// The words that were put in last: less than a chunk.
     back: Zeroizing<Vec<u64>>,
     len: usize,
 }
@@ -229,7 +230,7 @@ impl Queue {
                 continue;
             }
             if self.back.capacity() < CHUNK_WORDS {
-                // In one step: growing would leave copies behind.
+                // Reserved in one step, because growing would leave copies behind.
                 self.back.reserve_exact(CHUNK_WORDS);
             }
             let (now, later) = words.split_at(words.len().min(CHUNK_WORDS - self.back.len()));
@@ -244,10 +245,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the first `count` words, which are zeroized when dropped. The caller makes sure that there are as many.
+    /// Takes the first `count` words, which are zeroized when dropped. The caller makes sure that the queue has that
+    /// many.
     pub(crate) fn take(&mut self, count: usize, spill: &mut Spill) -> Result<Zeroizing<Vec<u64>>, StockError> {
         assert!(count <= self.len, "{count} of {} words", self.len);
-        // Never grown beyond this: that would leave copies behind.
+        // `out` never grows beyond this, because that would leave copies behind.
         let mut out = Zeroizing::new(Vec::with_capacity(count));
         while out.len() < count {
             if self.gone == self.front.len() {
@@ -330,7 +332,7 @@ mod tests {
         range.map(|i| word(q, i)).collect()
     }
 
-    /// A queue of `count` words, 0 on.
+    /// A queue of `count` words, from word 0 on.
     fn queue(count: usize, spill: &mut Spill) -> Queue {
         let mut queue = Queue::default();
         queue.push(&words(0, 0..count), spill).unwrap();
@@ -397,7 +399,7 @@ mod tests {
         assert!(spill.file.is_none());
     }
 
-    /// The file is as long as the most that waited at a time, also where queues are dropped with chunks left.
+    /// The file is as long as the most chunks that waited at a time, also where queues are dropped with chunks left.
     #[test]
     fn places_of_chunks_that_are_gone_are_used_again() {
         let (mut spill, stock) = (Spill::default(), 5 * CHUNK_WORDS + 100);

@@ -1,9 +1,10 @@
 //! Products with a matrix of which several processes have some columns each.
 //!
-//! Spread are the products of integers, those of [`FixedMatrix::times`](crate::FixedMatrix::times): the online phase
-//! takes no others, and neither does the run in the clear before a model is served. Columns are independent and exact
-//! modulo 2^64, so the words are those of one process. So are the answers to a [`Prepared`] request, each of which
-//! depends on its own columns. Products under encryption in one phase take place in one process.
+//! Products of integers ([`FixedMatrix::times`](crate::FixedMatrix::times)) are spread. The online phase takes no
+//! other products, and neither does the run in the clear before a model is served. Columns are independent and exact
+//! modulo 2^64, so the words are those of one process. Answers to a [`Prepared`] request are spread, too, and are
+//! those of one process, since each depends on its own columns. Products under encryption in one phase take place in
+//! one process.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -16,29 +17,28 @@ use crate::{Error, FixedMatrix, PeerKeys};
 
 /// Numbers at the beginning of [`Prepared::to_bytes`].
 const NUMBERS: usize = 11;
-/// Bytes of them and of the seeds, which follow.
+/// Bytes of these numbers and of the seeds that follow them.
 const HEAD: usize = 8 * NUMBERS + ResponseSeeds::BYTES;
 
 /// X' W' modulo 2^64 for row-major X' and the columns W' of a matrix that this process has.
 pub type OwnProduct = Arc<dyn Fn(&[u64]) -> Vec<u64> + Send + Sync>;
 
-/// A client's request for products of a random operand with a matrix of the server, to which nothing was answered
-/// yet.
+/// A client's request for products of a random operand with a matrix of the server, before anything is answered.
 pub struct Prepared {
     /// The plan of the products.
     pub plan: Arc<SeededPlan>,
     /// The client's keys.
     pub keys: PeerKeys,
-    /// All of the matrix.
+    /// The whole matrix.
     pub matrix: FixedMatrix,
-    /// What all responses are drawn from. Secret, and fresh for each request.
+    /// Seeds from which all responses are drawn. Secret, and fresh for each request.
     pub seeds: ResponseSeeds,
     /// The client's message.
     pub request: Vec<u8>,
 }
 
 impl Prepared {
-    /// The responses and shares of some packs of columns, for which no other column is read.
+    /// The responses and shares of the packs of columns `packs`. No other column is read.
     ///
     /// # Errors
     /// [`Error::He`] for a malformed request, the same for all packs.
@@ -48,7 +48,7 @@ impl Prepared {
         Ok(self.plan.respond_part(keys, &self.request, weights, kept, &self.seeds, packs)?)
     }
 
-    /// The answer, of the parts of all packs in order.
+    /// The whole answer, from the parts of all packs in order.
     ///
     /// # Errors
     /// [`Error::He`] if parts are missing.
@@ -56,7 +56,7 @@ impl Prepared {
         Ok(self.plan.join(&self.seeds, parts)?)
     }
 
-    /// All but the matrix, for another process of the server.
+    /// Everything but the matrix, as bytes for another process of the server.
     pub fn to_bytes(&self) -> Vec<u8> {
         let MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits } = *self.plan.spec();
         let PlanOptions { max_lsb_error, bytes_per_second, packing, cores } = *self.plan.options();
@@ -67,7 +67,7 @@ impl Prepared {
         [&numbers[..], &self.seeds.to_bytes(), &self.request, &self.keys.to_bytes(self.plan.packed())].concat()
     }
 
-    /// Reads [`Prepared::to_bytes`]. Every process makes the same plan of the same numbers.
+    /// Reads [`Prepared::to_bytes`]. Every process makes the same plan from the same numbers.
     ///
     /// # Errors
     /// [`Error::He`] if there is no such plan, and for malformed keys.
@@ -103,7 +103,8 @@ pub trait Spread: Debug + Send + Sync {
     /// The columns of this process, for a matrix with `outputs` of them.
     fn columns(&self, outputs: usize) -> Range<usize>;
 
-    /// The largest of what all processes say of their columns of the next matrix. All call this once a matrix.
+    /// The largest of the numbers `own` that all processes give, each for its columns of the next matrix. All
+    /// processes call this once a matrix.
     ///
     /// # Errors
     /// [`Error::Spread`] if a process cannot answer.
@@ -116,16 +117,16 @@ pub trait Spread: Debug + Send + Sync {
     /// [`Error::Spread`] if a process cannot answer.
     fn times(&self, number: usize, shape: (usize, usize), own: OwnProduct, x: &[u64]) -> Result<Vec<u64>, Error>;
 
-    /// The answer to the request `product` for the matrix of number `number`, and the own share: the bytes and words
-    /// of one process with the same seeds.
+    /// The answer to the request `product` for the matrix of number `number`, and the server's share: the bytes and
+    /// words of one process with the same seeds.
     ///
     /// # Errors
-    /// Those of [`Prepared::respond`], and [`Error::Spread`] if a process cannot answer.
+    /// Errors of [`Prepared::respond`], and [`Error::Spread`] if a process cannot answer.
     fn respond(&self, number: usize, product: Prepared) -> Result<Split, Error>;
 }
 
-/// The largest magnitude of `matrix`, of which every process reads its columns. Where they hold what is no finite
-/// number, that is returned at once, and the others are not asked.
+/// The largest magnitude of `matrix`, of which every process reads its columns. If the columns of this process hold a
+/// number that is not finite, it is returned at once, and the other processes are not asked.
 pub(crate) fn largest_of_all(spread: &dyn Spread, matrix: &Arc<dyn MatrixSource>) -> Result<f32, Error> {
     let own = ColumnRange::new(matrix.clone(), spread.columns(matrix.shape().1));
     let own = largest(&own);

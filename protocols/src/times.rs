@@ -10,17 +10,18 @@ use crate::Error;
 use crate::kernel::{BESIDE, DEPTH, REST, family, inner, inner_portable, inner_stored, scale_lines, scale_words};
 use crate::matrix::FixedMatrix;
 
-/// Columns of a task, where a line is a row: at least, and at most, so that their sums stay near the processor.
+/// The fewest and the most columns of a task, where a line is a row. With more, the sums would not stay near the
+/// processor.
 const STRIP: (usize, usize) = (512, 4096);
 
-/// Entries of a line that are read at a time, where it is a column.
+/// Entries of a line that are read at a time, where a line is a column.
 const PIECE: usize = 2048;
 
 /// Columns of a task, where a line is a column.
 const COLUMNS: usize = 64;
 
 impl FixedMatrix {
-    /// X W for row-major X (m x inputs), modulo 2^64: taken by this process, or by all that share the matrix.
+    /// X W for row-major X (m x inputs), modulo 2^64, computed by this process or by all that share the matrix.
     ///
     /// # Errors
     /// [`Error::Spread`] if another process cannot answer.
@@ -117,8 +118,8 @@ fn times_matrix_on(family: Family, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
     }
 }
 
-/// The product of one row with a line of `w` that is read, rounded and multiplied at once. None if there is no kernel
-/// for what is stored.
+/// The product of one row with a line of `w` that is read, rounded and multiplied at once. None if no kernel reads
+/// the form in which the line is stored.
 fn line_product(family: Family, x: &Halves, w: &FixedMatrix, line: usize) -> Option<u64> {
     let (low, high) = (&x.low[..], &x.high[..]);
     let stored = w.stored(line, 0, low.len())?;
@@ -150,7 +151,8 @@ fn strip(rows: usize, outputs: usize) -> usize {
     width.clamp(least, least.max(most / rows.max(1)))
 }
 
-/// Rows of `outputs` sums from tasks of `width` columns each: `fill` gets the first, their number and the sums.
+/// Rows of `outputs` sums from tasks of `width` columns each. `fill` gets a task's first column, its number of
+/// columns and its sums.
 fn strips(rows: usize, outputs: usize, width: usize, fill: impl Fn(usize, usize, &mut [u64]) + Sync) -> Vec<u64> {
     let columns = |start: usize| width.min(outputs - start);
     let filled = (0..outputs).into_par_iter().step_by(width).map(|start| {
@@ -223,7 +225,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bits: tiny numbers, large ones, infinities and what is no number.
+        /// Whatever the bits say: tiny numbers, large ones, infinities and NaN.
         #[test]
         fn a_line_as_it_is_stored_is_as_it_is_read(
             bits in prop::collection::vec(any::<u16>(), 1..140),

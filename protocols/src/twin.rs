@@ -90,7 +90,7 @@ impl Twin {
 
 /// The exact products of the rows (..., inputs) of x with a matrix, row by row.
 pub(crate) fn times_matrix(x: &ArrayD<i64>, matrix: &FixedMatrix) -> Result<Vec<i128>, Error> {
-    // So many bits of x leave room for the sum in a word of the kernel.
+    // With x of up to `room` bits, a sum of products fits a word of the kernel.
     let terms = matrix.shape().0.next_power_of_two().trailing_zeros();
     let room = i64::BITS - 1 - WEIGHT_BITS - terms;
     let largest = x.iter().fold(0, |l, v| l.max(v.unsigned_abs()));

@@ -30,8 +30,8 @@ impl TwoParty {
         &mut self.session
     }
 
-    /// The helper, if the options of the session name one. It deals as much of what [`prepare`](TwoParty::prepare)
-    /// would make as [`Options::helper`] says.
+    /// The link to the helper, if the options of the session name one. The helper deals the part of the correlations
+    /// of [`prepare`](TwoParty::prepare) that [`Options::helper`] states.
     pub fn helper(&mut self) -> &mut Option<HelperLink> {
         &mut self.helper
     }

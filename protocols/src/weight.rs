@@ -21,13 +21,13 @@ pub const MIN_WEIGHT_FRAC: u32 = 4;
 ///
 /// The largest entry is 127 steps of its scale, and 2^11 units or more unless the weight has all
 /// [`DEFAULT_WEIGHT_FRAC`] fractional bits. So a step of the largest scale is 16 units at least. Lines of smaller
-/// scales, and gains that are folded in, take some of these four bits. In `waggle eval --engine fixed` they change
-/// the logarithm of a sequence's perplexity by 0.1 to 0.4 of what 8 bits changed it (root mean square over sequences
-/// of three bundled models); 11 bits by 0.3 to 0.7, and 10 bits by 0.4 to 1.7.
+/// scales, and gains that are folded in, take some of these four bits. In `waggle eval --engine fixed`, 12 bits
+/// change the logarithm of a sequence's perplexity by 0.1 to 0.4 of what 8 bits changed it (root mean square over
+/// sequences of three bundled models). 11 bits change it by 0.3 to 0.7 of that, and 10 bits by 0.4 to 1.7.
 pub const NARROW_BITS: u32 = 12;
 
-/// Fractional bits that are left of an activation before it is multiplied by a narrow matrix. Dropping the others
-/// sends nothing (`ops::truncate`), and 2^-14 is far below what 8 bits lose.
+/// Fractional bits that an activation keeps for a product with a narrow matrix. Dropping the others sends nothing
+/// (`ops::truncate`), and 2^-14 is far below what 8 bits lose.
 const NARROW_INPUT_FRAC: u32 = 14;
 
 const _: () =
@@ -47,9 +47,10 @@ pub struct FixedWeight {
 /// The integers of a [`FixedWeight`].
 #[derive(Clone, Debug)]
 pub struct FixedValues {
-    /// (inputs, outputs), at `frac` fractional bits, magnitudes below 2^[`bits`](FixedWeight::bits).
+    /// The matrix of shape (inputs, outputs), at `frac` fractional bits, magnitudes below
+    /// 2^[`bits`](FixedWeight::bits).
     pub matrix: FixedMatrix,
-    /// Of length `outputs`, at [`product_frac`](FixedWeight::product_frac) fractional bits, magnitudes below
+    /// The bias of length `outputs`, at [`product_frac`](FixedWeight::product_frac) fractional bits, magnitudes below
     /// 2^([`width`](FixedWeight::width) - 2); zeros where the weight has no bias.
     pub bias: Vec<i64>,
 }
@@ -60,12 +61,12 @@ impl FixedWeight {
         Self { spec: spec.clone(), frac, values: None }
     }
 
-    /// Entries are below 2^bits in magnitude. Public.
+    /// Bits of an entry: magnitudes are below 2^bits. Public.
     pub fn bits(&self) -> u32 {
         if self.spec.narrow { NARROW_BITS } else { WEIGHT_BITS }
     }
 
-    /// Fractional bits of what is multiplied by this weight. Public.
+    /// Fractional bits of an activation that is multiplied by this weight. Public.
     pub fn input_frac(&self) -> u32 {
         if self.spec.narrow { NARROW_INPUT_FRAC } else { FRAC }
     }
@@ -75,9 +76,10 @@ impl FixedWeight {
         self.input_frac() + self.frac
     }
 
-    /// Bits of the ring of products y with this weight: |y| < 2^(width - 2). Public. That of a narrow weight is as
-    /// much narrower than [`LINEAR_WIDTH`] as products have fewer fractional bits than FRAC + DEFAULT_WEIGHT_FRAC, so
-    /// that they may reach 2^(LINEAR_WIDTH - 2 - FRAC - DEFAULT_WEIGHT_FRAC) = 2^20 as they always may.
+    /// Bits of the ring of products y with this weight: |y| < 2^(width - 2). Public. The ring of a narrow weight has
+    /// one bit less than [`LINEAR_WIDTH`] for every fractional bit that products have less than FRAC +
+    /// DEFAULT_WEIGHT_FRAC. So products may reach 2^(LINEAR_WIDTH - 2 - FRAC - DEFAULT_WEIGHT_FRAC) = 2^20 with any
+    /// weight.
     pub fn width(&self) -> u32 {
         let fewer = FRAC + DEFAULT_WEIGHT_FRAC - self.product_frac();
         if self.spec.narrow { LINEAR_WIDTH - fewer } else { LINEAR_WIDTH }
@@ -92,8 +94,9 @@ impl FixedWeight {
     }
 }
 
-/// Rounds a weight to fixed point: its integers are made when they are read. Reads all of it once. The weight gets as
-/// many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry below 2^[`bits`](FixedWeight::bits).
+/// Rounds a weight to fixed point. All its data is read once, to choose the number of fractional bits: the most, up
+/// to [`DEFAULT_WEIGHT_FRAC`], that keep every entry below 2^[`bits`](FixedWeight::bits). The integers are made when
+/// they are read.
 ///
 /// # Errors
 /// Errors name the tensor. They are those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of
@@ -102,7 +105,7 @@ pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Erro
     quantise_over(spec, data, None)
 }
 
-/// [`quantise`], where each process of `spread` reads its columns.
+/// [`quantise`], where each process of `spread` reads its own columns.
 fn quantise_over(spec: &WeightSpec, data: WeightData, spread: Option<&dyn Spread>) -> Result<FixedWeight, Error> {
     let largest = match spread {
         None => data.check(spec)?,
@@ -133,8 +136,8 @@ fn quantise_over(spec: &WeightSpec, data: WeightData, spread: Option<&dyn Spread
     Ok(FixedWeight { values: Some(FixedValues { matrix, bias }), ..weight })
 }
 
-/// Loads weights in fixed point. Known values decide the number of fractional bits, or the other party announces it.
-/// Where both are there, they must agree ([`Error::OtherScale`]).
+/// Loads weights in fixed point. The number of fractional bits follows from known values, or the other party
+/// announces it. If a party has both, they must agree ([`Error::OtherScale`]).
 #[derive(Debug, Default)]
 pub struct FixedLoader {
     frac_bits: Vec<u32>,
@@ -156,12 +159,14 @@ impl FixedLoader {
         }
     }
 
-    /// A loader of weights whose transforms are kept in `cache` ([`FixedMatrix::keep_in`]), which is its own.
+    /// A loader of weights whose transforms are kept in `cache` ([`FixedMatrix::keep_in`]). No other loader uses this
+    /// cache.
     pub fn keeping(cache: WeightCache) -> Self {
         FixedLoader { cache: Some(Arc::new(cache)), ..FixedLoader::default() }
     }
 
-    /// Has largest entries found and products taken by all processes of `spread`, which load the same weights.
+    /// Lets all processes of `spread`, which load the same weights, find largest entries and compute products
+    /// together.
     pub fn spread_over(self, spread: Arc<dyn Spread>) -> Self {
         FixedLoader { spread: Some(spread), ..self }
     }
@@ -172,7 +177,7 @@ impl FixedLoader {
         &self.frac_bits
     }
 
-    /// The weight, its matrix by its number in the cache and with other processes.
+    /// The weight, with its matrix registered under its number in the cache and with other processes.
     fn numbered(&self, weight: FixedWeight) -> FixedWeight {
         let number = self.frac_bits.len();
         let values = weight.values.map(|FixedValues { mut matrix, bias }| {

@@ -14,11 +14,11 @@ pub trait Words: Tensor {
     fn minus(&self, other: &Self) -> Self;
     /// Every entry times the public `factor` (modulo 2^64; cast a signed factor).
     fn times(&self, factor: u64) -> Self;
-    /// Every entry times the public `factor` of its place.
+    /// Every entry times the public `factor` of its index.
     fn times_each(&self, factor: impl Fn(&[usize]) -> u64) -> Self;
     /// (..., n) -> (...): sums over the last axis.
     fn sum_last(&self) -> Self;
-    /// For every entry the sum of the entries before it along the last axis.
+    /// For every entry, the sum of the entries before it along the last axis.
     fn sums_before(&self) -> Self;
     /// (...) -> (..., n): every entry n times.
     fn repeat_last(&self, n: usize) -> Self;

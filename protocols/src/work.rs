@@ -17,7 +17,7 @@ macro_rules! kernels {
             /// All kernels, in their order.
             pub const ALL: &'static [Kernel] = &[$(Kernel::$kernel),*];
 
-            /// Its name in files.
+            /// Name of the kernel in files.
             pub fn name(self) -> &'static str {
                 match self { $(Kernel::$kernel => $name),* }
             }
@@ -50,7 +50,7 @@ kernels! {
     TransformWeight = "transform weight", 0.08, Some(1 << 18);
     /// A weight read from its matrix and put into a polynomial.
     EncodeWeight = "encode weight", 1.5, Some(1 << 14);
-    /// A point of a weight polynomial brought into place.
+    /// A point of a weight polynomial that is brought into place.
     PlaceWeight = "place weight", 1.0, Some(1 << 14);
     /// A product of two coefficients.
     Product = "product", 0.9, Some(1 << 16);
@@ -64,9 +64,9 @@ kernels! {
     OleEncrypt = "ole encrypt", 25.0, Some(1 << 12);
     /// A coefficient of a ciphertext that the evaluator of elementwise products multiplies.
     OleMultiply = "ole multiply", 20.0, Some(1 << 12);
-    /// A coefficient of a response that it makes.
+    /// A coefficient of a response that the evaluator of elementwise products makes.
     OleAnswer = "ole answer", 40.0, Some(1 << 12);
-    /// A coefficient of a response that the key holder opens.
+    /// A coefficient of a response to elementwise products that the key holder opens.
     OleOpen = "ole open", 20.0, Some(1 << 12);
     /// A byte of a public key, made or read.
     PublicKey = "public key", 20.0, None;
@@ -90,13 +90,13 @@ kernels! {
     Word = "transferred word", 6.0, Some(1 << 12);
     /// An entry of a table of a 1-of-N transfer, written or chosen from.
     TableEntry = "table entry", 1.0, Some(1 << 14);
-    /// A digit of a comparison, or the join of some.
+    /// A digit of a comparison, or a join of digits.
     Digit = "digit", 12.0, None;
     /// A leaf of a tree of a key of a distributed point function, made.
     TreeMade = "point function made", 1.5, Some(1 << 11);
-    /// A word at the leaf of such a key.
+    /// A word at the leaf of a key of a distributed point function.
     LeafWord = "point function leaf", 15.0, None;
-    /// A leaf of a tree of such a key, expanded.
+    /// A leaf of a tree of a key of a distributed point function, expanded.
     TreeExpanded = "point function expanded", 3.0, Some(1 << 11);
     /// A term of the inner product of a table with an expanded key.
     WindowTerm = "window", 0.7, Some(1 << 13);
@@ -108,19 +108,19 @@ kernels! {
     WordTerm = "word term", 0.3, Some(1 << 16);
     /// A word of a cached operand, laid out for a product with it.
     CachedWord = "cached word", 3.0, None;
-    /// A word drawn, masked, opened or read, with what is computed about it in the clear.
+    /// A word drawn, masked, opened or read, with the computation about it in the clear.
     OpenWord = "opened word", 11.0, None;
     /// A word put into the stock or taken out.
     StockWord = "stock word", 3.0, None;
     /// A call of an operation.
     Call = "call", 10e3, None;
-    /// A byte sent, encryption included. A thread of its own does it.
+    /// A byte sent, encryption included. A thread of its own sends bytes.
     ByteSent = "byte sent", 0.6, None;
     /// A byte received, decryption included.
     ByteReceived = "byte received", 0.6, None;
     /// A message sent and received, at each party.
     Message = "message", 15e3, None;
-    /// A message sent over a network that is imitated. A thread of its own does it.
+    /// A message sent over an imitated network. A thread of its own sends messages.
     Imitated = "imitated message", 20e3, None;
     /// The base OTs of a session.
     BaseOts = "base ots", 20e6, None;
@@ -137,7 +137,7 @@ impl fmt::Display for Kernel {
 pub struct Rates(Vec<f64>);
 
 impl Rates {
-    /// All zero.
+    /// Rates that are all zero.
     pub fn zero() -> Self {
         Rates(vec![0.0; Kernel::ALL.len()])
     }

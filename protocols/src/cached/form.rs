@@ -36,7 +36,7 @@ impl OperandForm {
         self.batch * self.d
     }
 
-    /// Rows of tokens, (tokens, batch, d), as the matrix (batch, k, n).
+    /// Rows of tokens (tokens, batch, d), rearranged as the matrix (batch, k, n).
     pub(crate) fn oriented(&self, rows: &[u64]) -> Vec<u64> {
         let OperandForm { batch, d, axis, .. } = *self;
         let tokens = rows.len() / self.row();
@@ -51,7 +51,7 @@ impl OperandForm {
         out
     }
 
-    /// The rows of the tokens from `first` of the matrix `m` (batch, k, n): (tokens, batch, d).
+    /// The rows (tokens, batch, d) of the tokens from `first` on, of the matrix `m` (batch, k, n).
     pub(crate) fn token_rows(&self, m: &[u64], first: usize) -> Vec<u64> {
         let OperandForm { batch, d, axis, .. } = *self;
         let tokens = m.len() / self.row();
@@ -88,7 +88,7 @@ impl fmt::Display for OperandForm {
 pub struct Event {
     /// Rows of X.
     pub m: usize,
-    /// Tokens of M. Where masks are listed and made: slots, those of tokens that were cut off included.
+    /// Tokens of M. Where masks are listed and made, this counts slots, including those of tokens that were cut off.
     pub tokens: usize,
 }
 
@@ -105,9 +105,9 @@ pub(crate) fn single(shape: MatmulShape, axis: Axis, width: u32) -> (OperandForm
 /// The products with one operand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// The properties that they have in common.
+    /// The properties that the products have in common.
     pub form: OperandForm,
-    /// In order; the number of tokens never decreases.
+    /// The products in order. Their number of tokens never decreases.
     pub list: Vec<Event>,
 }
 
@@ -128,7 +128,7 @@ impl Events {
         (self.tokens() * self.form.row()) as u64 + products.sum::<u64>()
     }
 
-    /// Splits the products into runs that are prepared together, of up to `most` words or of a single product.
+    /// Splits the products into runs that are prepared together. A run has up to `most` words, or a single product.
     pub fn batches(&self, most: u64) -> Vec<Events> {
         let mut batches: Vec<Events> = Vec::new();
         let mut words = 0;

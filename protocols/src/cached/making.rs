@@ -18,8 +18,8 @@ use crate::spill::Spill;
 use crate::wire::beaver::{minus, random};
 use crate::work::Kernel;
 
-/// Takes the masks B and B A of the products that `met` their operands, in order; nothing without products. Masks
-/// that are not there are made on the spot.
+/// Takes the masks B and B A of the products for which operands were `met`, in order. `None` if there are no
+/// products. Missing masks are made on the spot.
 pub(crate) fn take(
     s: &mut Session,
     spill: &mut Spill,
@@ -38,7 +38,7 @@ pub(crate) fn take(
     Ok(out)
 }
 
-/// Adds masks for the products `events` to those of the same operand.
+/// Adds masks for the products `events` to the masks of the same operand.
 pub(crate) fn extend(
     s: &mut Session,
     spill: &mut Spill,
@@ -101,8 +101,9 @@ pub fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, Error> {
     })
 }
 
-/// Deals the masks for `events`, of an operand of which `before` tokens have masks, in `rows`: those of new tokens,
-/// then B and B A of each product. Both draw A and B, and the client its shares of B A.
+/// Deals the masks for `events` of an operand, of which `before` tokens have their masks in `rows`. The result has
+/// the masks of new tokens, then B and B A of each product. Both parties draw A and B; the client also draws its
+/// shares of B A.
 pub(crate) fn deal(
     d: &mut Dealing<'_>,
     events: &Events,
@@ -131,7 +132,7 @@ pub(crate) fn deal(
 }
 
 impl OperandMasks {
-    /// Adds what a helper dealt for `events`, where `earlier` tokens of the operand have their masks elsewhere.
+    /// Adds what a helper dealt for `events`. The masks of the first `earlier` tokens of the operand are elsewhere.
     pub(crate) fn add_dealt(
         &mut self,
         spill: &mut Spill,

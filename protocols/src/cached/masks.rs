@@ -9,14 +9,14 @@ use zeroize::Zeroizing;
 use super::form::{Event, Events, OperandForm};
 use crate::spill::{Queue, Spill, StockError};
 
-/// One party's masks of one cached operand; in a plan only their sizes.
+/// One party's masks of one cached operand. A plan has only their sizes.
 pub(crate) struct OperandMasks {
     pub(crate) form: OperandForm,
     /// Share of A: (tokens, batch, d).
     pub(crate) a: Zeroizing<Vec<u64>>,
-    /// The products to come.
+    /// The products that the masks were made for and that have not taken them yet.
     pub(crate) events: VecDeque<Event>,
-    /// For each of them shares of B, (batch, m, k), and of B A, (batch, m, n).
+    /// For each of these products, shares of B (batch, m, k) and of B A (batch, m, n).
     pub(crate) products: Queue,
 }
 
@@ -36,7 +36,7 @@ impl OperandMasks {
         OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }
 
-    /// Adds `rows` of A into a new vector: growing would leave copies behind.
+    /// Appends `rows` to A, in a new vector: growing would leave copies behind.
     pub(crate) fn add_rows(&mut self, rows: &[u64]) {
         let mut a = Zeroizing::new(Vec::with_capacity(self.a.len() + rows.len()));
         a.extend_from_slice(&self.a);
@@ -44,7 +44,7 @@ impl OperandMasks {
         self.a = a;
     }
 
-    /// Goes on with `more`: rows after these, and the products to come in the place of any that are left.
+    /// Goes on with `more`: its rows come after these, and its products replace any that are left.
     pub(crate) fn go_on(&mut self, more: OperandMasks) {
         self.add_rows(&more.a);
         (self.form, self.events, self.products) = (more.form, more.events, more.products);
@@ -70,7 +70,7 @@ impl OperandMasks {
         self.products.drain(spill, sink)
     }
 
-    /// The masks for `events` of words from `source`, in the order of [`OperandMasks::drain`].
+    /// The masks for `events`, of words from `source` in the order of [`OperandMasks::drain`].
     pub(crate) fn fill<E: From<StockError>>(
         events: &Events,
         spill: &mut Spill,
@@ -89,10 +89,10 @@ impl OperandMasks {
 pub struct PreparedMasks {
     masks: HashMap<OperandId, OperandMasks>,
     pub(crate) begun: HashSet<OperandId>,
-    /// Whether more masks may come for an operand that has begun, as a helper deals them pass by pass. The masks of
-    /// other sessions were made for a run in which the operand had not begun.
+    /// Whether more masks may come for an operand that has begun, as from a helper that deals pass by pass. In other
+    /// sessions, masks are made for a run in which the operand has not begun.
     pub(crate) by_pass: bool,
-    /// Whether new tokens take the slots of tokens that were cut off: a fault, for an audit.
+    /// Whether new tokens take the slots of tokens that were cut off. This is a fault, made for an audit.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) slots_serve_again: bool,
 }
@@ -104,7 +104,7 @@ impl PreparedMasks {
         PreparedMasks { masks: masks.collect(), ..PreparedMasks::default() }
     }
 
-    /// Returns the masks that were there before.
+    /// Inserts masks, and returns the masks that were there under the same name.
     pub(crate) fn insert(&mut self, id: OperandId, masks: OperandMasks) -> Option<OperandMasks> {
         self.masks.insert(id, masks)
     }

@@ -1,7 +1,7 @@
-//! Products with a *cached operand*: a shared matrix that grows from product to product. Such are the keys and the
-//! values of a layer, the summaries of its clusters, and the clusters themselves, from which hidden choices are
-//! gathered. Its last tokens may be cut off again
-//! ([`CachedOperand::roll_back`](waggle_engine::CachedOperand::roll_back)), as those of a wrong draft are.
+//! Products with a *cached operand*: a shared matrix that grows from product to product. Examples are the keys and
+//! the values of a layer, the summaries of its clusters, and the clusters themselves, from which hidden choices are
+//! gathered. The last tokens of an operand may be cut off again
+//! ([`CachedOperand::roll_back`](waggle_engine::CachedOperand::roll_back)), like the tokens of a wrong draft.
 //!
 //! **Functionality.** Shares of X and of a matrix M of T tokens -> shares of X M modulo 2^w, for a batch of heads. T
 //! grows between cuts. M is (d x T), [`Axis::Columns`](waggle_engine::Axis::Columns), or (T x d),
@@ -16,23 +16,24 @@
 //!           X M = (X - B)(M - A) + (X - B) A + B (M - A) + B A
 //! ```
 //!
-//! Products that do not wait for each other, as those of heads with different tokens, open in one exchange.
+//! Products that do not wait for each other, such as those of heads with different tokens, open in one exchange.
 //!
-//! Offline, the B of all products of a run are stacked, so that one encrypted product of matrices per layer and
-//! operand, or a few, makes all of them.
+//! Offline, the masks B of all products of a run are stacked, so that one encrypted product of matrices per layer and
+//! operand, or a few, makes all shares of B A.
 //!
-//! **Range.** Any, modulo 2^w. **Error.** That of `matmul::shared`. The naive twin is the product itself.
+//! **Range.** Any, modulo 2^w. **Error.** The error of `matmul::shared`. The naive twin is the product itself.
 //!
 //! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else. An [`Operand`]
 //! with masks cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
 //!
-//! **Cuts.** A row of A is a *slot*. A new token takes the next slot that none had, because two tokens opened under
-//! one mask would show how they differ. Which slots are dead is public, as the cut is. Where masks were prepared, the
-//! shares of B A have a term for every slot up to the product's last one, because nobody knew which would be dead. So
-//! X has public zeros at dead slots (which opens their part of B, and that masks nothing else), and columns of dead
-//! slots are dropped. Where masks are made on the spot, dead slots are forgotten first, and a product costs what it
-//! would if their tokens had never been. Masks are prepared by slots: a run whose passes have the sizes of the plan
-//! finds its masks however many tokens each pass keeps.
+//! **Cuts.** A row of A is a *slot*. A new token takes the next slot that no token ever had, because two tokens
+//! opened under one mask would show how they differ. The slots of tokens that were cut off are dead. Which slots are
+//! dead is public, as the cut is. Where masks were prepared, the shares of B A have a term for every slot up to the
+//! product's last one, because nobody knew which would be dead. So X has public zeros at dead slots (which opens
+//! their part of B, and that masks nothing else), and columns of dead slots are dropped. Where masks are made on the
+//! spot, dead slots are forgotten first, and a product costs what it would if their tokens had never been. Masks are
+//! prepared by slots: a run whose passes have the sizes of the plan finds its masks however many tokens each pass
+//! keeps.
 //!
 //! **Which masks are whose.** Preparation and use name an operand by its [`OperandId`](waggle_engine::OperandId),
 //! never by order of use, because a run may make other products than it was prepared for. Masks of another

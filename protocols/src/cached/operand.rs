@@ -1,4 +1,4 @@
-//! A session's memory of a cached operand: which tokens have which slots, and what was opened of them.
+//! A session's memory of a cached operand: the slots of its tokens, and what was opened of each token.
 
 use waggle_engine::{CachedOperand, OperandId};
 use zeroize::Zeroizing;
@@ -7,7 +7,7 @@ use super::form::{Event, Events, OperandForm};
 use super::masks::{OperandMasks, PreparedMasks};
 use crate::Error;
 
-/// A session's memory of a cached operand between its products. New rows take one of the next generation.
+/// A session's memory of a cached operand between its products. New rows need an operand of the next generation.
 #[derive(Debug)]
 pub struct Operand {
     pub(crate) id: OperandId,
@@ -18,20 +18,20 @@ pub struct Operand {
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) masks: OperandMasks,
-    /// Slots that are taken: the rows opened so far, less those that were forgotten.
+    /// Slots that are taken: the number of rows opened so far, without those that were forgotten.
     pub(crate) slots: usize,
     /// Slots of the tokens that were not cut off, ascending.
     pub(crate) live: Vec<usize>,
-    /// Rows opened in all.
+    /// Rows opened so far, forgotten ones included.
     pub(crate) taken: usize,
-    /// Tokens that the product at hand brings.
+    /// New tokens of the product at hand.
     pub(crate) new: usize,
-    /// By slot the row minus its mask: (slots, batch, d). Empty in a plan.
+    /// The row of each slot minus its mask: (slots, batch, d). Empty in a plan.
     pub(crate) opened: Vec<u64>,
 }
 
 impl Begun {
-    /// Forgets dead slots with their masks. Masks that no row took stay.
+    /// Forgets dead slots with their masks. Masks that no row has taken stay.
     pub(crate) fn forget(&mut self) {
         let Begun { masks, slots, live, opened, .. } = self;
         if live.len() == *slots {
@@ -51,7 +51,7 @@ impl Begun {
         *live = (0..*slots).collect();
     }
 
-    /// The next `new` slots are taken.
+    /// Takes the next `new` slots.
     fn take(&mut self, new: usize) {
         self.live.extend(self.slots..self.slots + new);
         self.slots += new;
@@ -59,7 +59,7 @@ impl Begun {
         self.new = new;
     }
 
-    /// The tokens that had products before the one at hand.
+    /// The number of tokens that had products before the one at hand.
     pub(crate) fn known(&self) -> usize {
         self.live.len() - self.new
     }
@@ -70,7 +70,7 @@ impl Begun {
         &self.masks.a[first * row..self.slots * row]
     }
 
-    /// Columns by tokens -> columns by slots, with zeros at dead ones.
+    /// Rearranges columns by tokens as columns by slots, with zeros at dead slots.
     pub(crate) fn by_slots(&self, x: Vec<u64>) -> Vec<u64> {
         if self.live.len() == self.slots {
             return x;
@@ -82,7 +82,7 @@ impl Begun {
         out
     }
 
-    /// Columns by slots -> columns by tokens.
+    /// Rearranges columns by slots as columns by tokens, without those of dead slots.
     pub(crate) fn by_tokens(&self, y: Vec<u64>) -> Vec<u64> {
         if self.live.len() == self.slots {
             return y;
@@ -99,9 +99,9 @@ pub struct Met<'a> {
     pub form: OperandForm,
     /// The sizes of the product, with slots for tokens.
     pub event: Event,
-    /// The sizes in a run that prepares it, which forgets no slot.
+    /// The sizes that a run which prepares this product lists: no slot is forgotten.
     pub listed: Event,
-    /// Whether its masks are there.
+    /// Whether the masks of the product are there.
     pub ready: bool,
     pub(crate) masks: &'a mut OperandMasks,
 }
@@ -112,15 +112,15 @@ impl Operand {
         Operand { id, begun: None }
     }
 
-    /// The name.
+    /// The name of the operand.
     pub fn id(&self) -> OperandId {
         self.id
     }
 
     /// Gets the operand ready for a product of `form` and of the sizes `wanted`, by tokens, and gives slots to new
-    /// tokens. At the first product the masks move there from `prepared`, and later those that were added since. Masks
-    /// for another product are discarded, with all after them. Both parties, and a plan, see the same sizes and so
-    /// decide alike.
+    /// tokens. At the first product, the masks move from `prepared` to the operand; later, masks that were added
+    /// since follow. If the next masks are for another product, they and all after them are discarded. Both parties,
+    /// and a plan, see the same sizes and so decide alike.
     ///
     /// # Errors
     /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
@@ -171,9 +171,9 @@ impl Operand {
         Ok(Met { id, form, event, listed, ready, masks: &mut begun.masks })
     }
 
-    /// Forgets the masks of products to come and the slots of tokens that were cut off: the products of `events` come
-    /// next. Returns the masks of the tokens so far, which are of the form of `events`; nothing before the first
-    /// product.
+    /// Forgets the masks of products to come and the slots of tokens that were cut off, because the products of
+    /// `events` come next. Returns the masks of the tokens so far, which have the form of `events`, or `None` before
+    /// the first product.
     ///
     /// # Errors
     /// Masks of another form, and fewer tokens than there are.
@@ -192,7 +192,8 @@ impl Operand {
         Ok(Some(&mut begun.masks))
     }
 
-    /// The next tokens take the slots of those cut off, and so their masks: wrong, and what an audit must notice.
+    /// Gives the slots of tokens that were cut off, and so their masks, to the next tokens: a fault that an audit
+    /// must notice.
     #[cfg(any(test, feature = "audit"))]
     fn take_slots_back(&mut self) {
         if let Some(begun) = &mut self.begun {
@@ -212,14 +213,14 @@ impl CachedOperand for Operand {
         Operand::new(id)
     }
 
-    /// Costs nothing. The next tokens are opened under other masks.
+    /// Costs nothing. The next tokens are opened under new masks.
     fn roll_back(&mut self, tokens: usize) {
         if let Some(begun) = &mut self.begun {
             begun.live.truncate(tokens);
         }
     }
 
-    /// The operand of a plan once more; `None` if there are masks or opened rows.
+    /// A copy of the operand of a plan; `None` if there are masks or opened rows.
     fn fork(&self) -> Option<Operand> {
         let begun = match &self.begun {
             None => None,

@@ -1,4 +1,4 @@
-//! The operation [`CachedMatmul`]: opens what is new under masks, and multiplies.
+//! The operation [`CachedMatmul`]: opens new rows under masks, and multiplies.
 
 use waggle_engine::Axis;
 use waggle_he::MatmulShape;
@@ -13,9 +13,9 @@ use crate::ops::matmul::product_shape;
 use crate::wire::beaver::{minus, open_products};
 use crate::wire::opening;
 
-/// Products modulo 2^`width` by cached operands: matrices that only grow. Along its axis each has the tokens of the
-/// previous product with its operand, less those cut off since, followed by new ones. In a two-phase session each
-/// token is opened once, under its mask; otherwise these are products like any other.
+/// Products modulo 2^`width` with cached operands. Along its axis, each matrix has the tokens of the previous product
+/// with its operand, less those that were cut off since, followed by new tokens. In a two-phase session each token is
+/// opened once, under its mask; otherwise these are products like any other.
 ///
 /// # Errors
 /// Before a word is sent: an operand that does not fit what was prepared under its name ([`Error::OperandForm`]),
@@ -33,9 +33,9 @@ pub struct CachedProduct<'a, W> {
     pub a: &'a W,
     /// The matrix of the operand.
     pub b: &'a W,
-    /// Where its tokens stand.
+    /// The axis along which the tokens of `b` lie.
     pub axis: Axis,
-    /// The session's memory of it.
+    /// The session's memory of the operand.
     pub operand: &'a mut Operand,
 }
 
@@ -129,9 +129,9 @@ impl Operation for CachedMatmul {
 /// The sizes of a product with a cached operand.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedSize {
-    /// By tokens.
+    /// The sizes of the product, by tokens.
     shape: MatmulShape,
-    /// By slots, once the operand is ready.
+    /// The sizes of the product, by slots, once the operand is ready.
     by_slots: MatmulShape,
     /// Words of the rows of new tokens.
     rows: usize,
@@ -140,14 +140,14 @@ pub struct CachedSize {
 /// A product whose differences to masks are about to be opened.
 struct Masked<'a> {
     begun: &'a mut Begun,
-    /// The sizes, by slots.
+    /// The sizes of the product, by slots.
     shape: MatmulShape,
     b: &'a [u64],
     ba: &'a [u64],
 }
 
 impl Masked<'_> {
-    /// Shares of the product. The opened differences are the next of `opened`.
+    /// Shares of the product. Takes its opened differences from the front of `opened`.
     fn finish(self, s: &mut Session, opened: &mut &[u64]) -> ArrayD<u64> {
         let Masked { begun, shape, b, ba } = self;
         let form = begun.masks.form;

@@ -1,4 +1,4 @@
-//! A deal of a batch, as one of three machines takes part in it: see [`deal`](crate::deal).
+//! The deal of a batch, in which each of three machines takes its part: see [`deal`](crate::deal).
 
 use blake3::OutputReader;
 use waggle_net::Role;
@@ -28,10 +28,10 @@ impl Stream {
 }
 
 pub(crate) enum Seat<'m> {
-    /// Nobody: bytes are counted.
+    /// No machine: only bytes are counted.
     Counter,
     Helper {
-        /// The client's and the server's.
+        /// The streams of the client and of the server.
         own: &'m mut [Stream; 2],
         public: &'m mut Stream,
         messages: [Vec<u8>; 2],
@@ -46,14 +46,14 @@ pub(crate) enum Seat<'m> {
     },
 }
 
-/// A deal of a batch, as one of the three takes part in it.
+/// The deal of a batch at one of the three machines.
 pub struct Dealing<'m> {
     pub(crate) seat: Seat<'m>,
     pub(crate) bytes: [usize; 2],
 }
 
 impl Dealing<'_> {
-    /// Words modulo 2^`width` that `role` draws; the helper draws them, too.
+    /// Words modulo 2^`width` that `role` draws. The helper draws the same words.
     pub(crate) fn draw(&mut self, role: Role, count: usize, width: u32) -> Vec<u64> {
         match &mut self.seat {
             Seat::Helper { own, .. } => own[role as usize].words(count, width),
@@ -62,12 +62,12 @@ impl Dealing<'_> {
         }
     }
 
-    /// Words that each party draws: the client's, then the server's.
+    /// Words that each party draws: first the client's, then the server's.
     pub(crate) fn draw_both(&mut self, count: usize, width: u32) -> [Vec<u64>; 2] {
         [Role::Client, Role::Server].map(|role| self.draw(role, count, width))
     }
 
-    /// Rows `x` of the client's times the half of the matrix of `kind` that is known here; nothing at the server.
+    /// The client's rows `x` times the half of the matrix of `kind` that is known here. Empty at the server.
     pub(crate) fn times(&self, kind: &MaskedRow, x: &[u64]) -> Result<Vec<u64>, Error> {
         let known = match &self.seat {
             Seat::Counter | Seat::Party { role: Role::Server, .. } => return Ok(Vec::new()),
@@ -77,7 +77,7 @@ impl Dealing<'_> {
         known.times(kind, x)
     }
 
-    /// Random words that all three know.
+    /// Random words that all three machines know.
     pub(crate) fn public(&mut self, count: usize) -> Vec<u64> {
         match &mut self.seat {
             Seat::Helper { public, .. } | Seat::Party { public, .. } => public.words(count, 64),
@@ -137,7 +137,8 @@ impl Dealing<'_> {
 /// Step of the words that a helper gives.
 pub(crate) const GIVEN: &str = "helper/words";
 
-/// Units from their parts: of each part so many words a unit, one part after another. Without the words, none.
+/// Units put together from their parts. Each part lists its words and the number of them in a unit; in a unit, the
+/// parts follow one another. Without words, there are none in the result.
 pub(crate) fn woven(units: usize, parts: &[(&[u64], usize)]) -> Vec<u64> {
     let mut out = Vec::with_capacity(units * parts.iter().map(|(_, words)| words).sum::<usize>());
     for unit in 0..units {
@@ -146,13 +147,13 @@ pub(crate) fn woven(units: usize, parts: &[(&[u64], usize)]) -> Vec<u64> {
     out
 }
 
-/// The product of `factors`, which must be positive, if it is in range.
+/// The product of `factors`, if they are positive and it is in range.
 pub(crate) fn counted(factors: &[usize]) -> Option<u64> {
     let positive = |all: u64, n: &usize| all.checked_mul(*n as u64).filter(|product| *product > 0);
     factors.iter().try_fold(1u64, positive)
 }
 
-/// `words`, for a ring of `width` bits that there is.
+/// `words`, if `width` is the width of a ring.
 pub(crate) fn in_range(width: u32, words: u64) -> Option<u64> {
     (1..=64).contains(&width).then_some(words)
 }

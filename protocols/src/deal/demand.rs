@@ -1,4 +1,4 @@
-//! What a helper is asked for, and how much of it goes in a batch.
+//! Demands: what a helper is asked for, and how a demand is cut into batches.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,29 +17,29 @@ const MOST_WORDS: u64 = 1 << 26;
 /// The most batches of a demand.
 const MOST_BATCHES: usize = 1 << 20;
 
-/// The most words of masks of operands that a helper keeps from pass to pass, of both parties.
+/// The most words of masks of operands, of both parties together, that a helper keeps from pass to pass.
 const MOST_KEPT: u64 = 1 << 30;
 
-/// What a helper is asked for: kinds and numbers, in the order in which it deals.
+/// What a helper is asked for: kinds and amounts, in the order in which the helper deals them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Demand {
-    /// Units of a kind.
+    /// Units of a kind of correlation.
     Units {
-        /// Which.
+        /// The kind.
         kind: Dealt,
-        /// How many.
+        /// Number of units.
         units: usize,
-        /// How many at once.
+        /// Units that are dealt at once.
         batch: usize,
     },
     /// Masks of the products with a cached operand.
     Operand {
-        /// Which.
+        /// The name of the operand.
         name: OperandName,
-        /// Its products.
+        /// The products.
         events: Events,
-        /// Words of those that are dealt at once.
+        /// Words of the masks that are dealt at once.
         batch: u64,
     },
 }
@@ -69,7 +69,7 @@ impl DemandError {
 /// One batch of a demand.
 pub(super) enum Batch<'d> {
     Units(&'d Dealt, usize),
-    /// Products of an operand, and how many tokens came before.
+    /// Products of an operand, and the number of its tokens that have masks already.
     Products(Events, usize),
 }
 
@@ -78,7 +78,7 @@ pub(super) enum Batch<'d> {
 pub(super) struct Rows {
     pub(super) tokens: usize,
     pub(super) form: Option<OperandForm>,
-    /// The client's and the server's, at the helper.
+    /// The client's words and the server's, at the helper.
     pub(super) words: [Vec<u64>; 2],
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Operands {
 }
 
 impl Operands {
-    /// The masks of the operand of `demand`, whose form must be what it was.
+    /// The masks of the operand of `demand`. Its form must be the same as before.
     pub(super) fn of(&mut self, demand: &Demand) -> Result<Rows, Error> {
         let Demand::Operand { name, events, .. } = demand else { return Ok(Rows::default()) };
         let rows = self.rows.remove(name).unwrap_or_default();
@@ -112,7 +112,7 @@ impl Operands {
 }
 
 impl Demand {
-    /// Refuses what would take more memory than a helper gives, and shapes that there are not.
+    /// Refuses a demand that takes more memory than a helper gives, or that has impossible shapes.
     ///
     /// # Errors
     /// [`DemandError`].
@@ -147,7 +147,7 @@ impl Demand {
         if fits { Ok(()) } else { Err(DemandError::of(self)) }
     }
 
-    /// Scope in the ledger: that of the kind where two parties make it.
+    /// Scope in the ledger: the same as where two parties make the kind.
     pub(super) fn scope(&self) -> &'static str {
         match self {
             Demand::Operand { .. } => OPERANDS,
@@ -155,7 +155,7 @@ impl Demand {
         }
     }
 
-    /// The batches, where so many tokens of an operand have masks already.
+    /// The batches of this demand, if `tokens` tokens of its operand have masks already.
     pub(super) fn batches(&self, tokens: usize) -> Vec<Batch<'_>> {
         match self {
             Demand::Units { kind, units, batch } => {

@@ -9,7 +9,7 @@ use super::demand::{Demand, Operands};
 use crate::halves::Halves;
 use crate::{Error, HelperDeals};
 
-/// Bytes of a party's seeds: its own, and the public one that both have.
+/// Bytes of a party's two seeds: its own, and the public one that both parties have.
 pub const SEED_BYTES: usize = 64;
 
 /// Step of the seeds that a helper sends first.
@@ -27,7 +27,7 @@ impl Helper {
     /// Sends fresh seeds over the channels to the client and to the server. Booked as `setup`.
     ///
     /// # Errors
-    /// Those of the channels.
+    /// Errors of the channels.
     pub fn open(channels: &mut [Channel; 2], deals: HelperDeals, rng: &mut impl Rng) -> Result<Self, Error> {
         let helper = Helper::new(deals, rng);
         for (channel, role) in channels.iter_mut().zip([Role::Client, Role::Server]) {
@@ -38,12 +38,12 @@ impl Helper {
         Ok(helper)
     }
 
-    /// Deals `demands`, which were checked, over the same channels: to each a message of every batch in which it is
-    /// given words. Booked as `phase`, under what is dealt. `halves` has those of the weights in `demands`
-    /// ([`rows`]).
+    /// Deals `demands`, which were checked, over the same channels. Each party gets a message for every batch in
+    /// which it is given words. Messages are booked as `phase`, in the scope of what is dealt. `halves` holds the
+    /// halves of the weights in `demands` ([`rows`]).
     ///
     /// # Errors
-    /// Those of the channels, [`Error::NoHalf`], and [`DemandError`] for an operand whose form changes.
+    /// Errors of the channels, [`Error::NoHalf`], and [`DemandError`] for an operand whose form changes.
     pub fn serve(
         &mut self,
         channels: &mut [Channel; 2],
@@ -83,15 +83,15 @@ impl Helper {
         Helper { own, public: Stream::new(&public), seeds, operands }
     }
 
-    /// What `role` draws from.
+    /// The seeds from which `role` draws.
     pub(super) fn seeds(&self, role: Role) -> &[u8; SEED_BYTES] {
         &self.seeds[role as usize]
     }
 
-    /// Deals `demand`, which was checked. `send` gets the client's and the server's part of each batch.
+    /// Deals `demand`, which was checked. `send` gets the messages of each batch to the client and to the server.
     ///
     /// # Errors
-    /// Those of `send`.
+    /// Errors of `send`.
     pub(super) fn deal<E: From<Error>>(
         &mut self,
         demand: &Demand,

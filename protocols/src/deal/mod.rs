@@ -1,20 +1,21 @@
 //! Correlations from a helper: a third machine that deals them and never sees a value.
 //!
-//! **Functionality.** As [`Correlation::make`](crate::correlation::Correlation::make); for products with weights by
-//! their [`halves`](crate::halves). Each party gets a seed, and from it most of its words. The helper, who has both
-//! seeds, computes what is left and sends it to the party that lacks it: of a product, for instance, one word to the
-//! server.
+//! **Functionality.** As [`Correlation::make`](crate::correlation::Correlation::make). Products with weights are
+//! dealt by their [`halves`](crate::halves). Each party expands most of its words from a seed. The helper, who has
+//! the seeds of both, computes the remaining words and sends each to the party that lacks it: of a product, for
+//! instance, one word to the server.
 //!
 //! **One text for three.** The helper and both parties run the same `deal` of a kind. A `deal` draws words, gives
 //! words, and puts them together. Words that a machine does not know are empty vectors there. A fourth way to run a
 //! `deal` has no words at all and counts the bytes.
 //!
-//! **When.** All before the session's first pass, or pass by pass ([`HelperDeals::Passes`](crate::HelperDeals)). Then
-//! the masks of a cached operand go on where those of the pass before ended.
+//! **When.** Either everything before the session's first pass, or pass by pass
+//! ([`HelperDeals::Passes`](crate::HelperDeals)). Pass by pass, the masks of a cached operand go on where those of
+//! the previous pass ended.
 //!
-//! **What each party sees.** Its own seed, and words that are masked by draws of the other or are uniform by
-//! themselves. **What the helper sees.** Kinds and numbers, nothing that depends on data. With either party it could
-//! compute all that the other hides: the three must not collude in pairs.
+//! **What each party sees.** Its own seed, and words that are masked by draws of the other party or are uniform by
+//! themselves. **What the helper sees.** Kinds and amounts, nothing that depends on data. Together with either party,
+//! it could compute everything that the other party hides: no two of the three may collude.
 
 pub(crate) mod dealing;
 mod demand;
@@ -48,7 +49,7 @@ mod tests {
     use crate::words::mask;
     use crate::{Error, HelperDeals};
 
-    /// The words of both parties for `demand`, each batch of which `spoil` may change on its way.
+    /// The words of both parties for `demand`. `spoil` may change the messages of each batch on their way.
     fn dealt(demand: &Demand, spoil: impl Fn(&mut [Vec<u8>; 2])) -> [Vec<u64>; 2] {
         let mut helper = Helper::new(HelperDeals::Words, &mut rand::rng());
         let mut receivers =

@@ -9,7 +9,8 @@ use super::helper::{SEED_BYTES, SEEDS};
 use crate::halves::HalvesSeed;
 use crate::{Error, HelperDeals};
 
-/// A party's link to the helper of its session. On this channel the party is the client, whichever it is of the two.
+/// A party's link to the helper of its session. On this channel the party has the role of the client, even if it is
+/// the server.
 pub struct HelperLink {
     channel: Channel,
     receiver: Receiver,
@@ -17,11 +18,11 @@ pub struct HelperLink {
 }
 
 impl HelperLink {
-    /// The helper of `role` behind `channel`, who has been told what to deal, and does so as `deals` says. A client
-    /// whose helper deals products with weights has the seed of its `halves`.
+    /// The helper of `role` behind `channel`. The helper has been told what to deal, and deals it as `deals` says. A
+    /// client whose helper deals products with weights has the seed of its `halves`.
     ///
     /// # Errors
-    /// Those of the channel.
+    /// Errors of the channel.
     pub fn new(
         role: Role,
         mut channel: Channel,
@@ -35,8 +36,8 @@ impl HelperLink {
         Ok(HelperLink { channel, receiver: Receiver::new(role, &seeds, deals), halves })
     }
 
-    /// Takes `demand`, the next of those that it was told; `keep` gets the words of each batch, and nothing in a
-    /// rehearsal. Booked as `phase`.
+    /// Takes `demand`, the next of the demands that the helper was told. `keep` gets the words of each batch; in a
+    /// rehearsal, it gets nothing. Booked as `phase`.
     pub(crate) fn take(
         &mut self,
         demand: &Demand,
@@ -58,7 +59,7 @@ impl HelperLink {
         Ok(())
     }
 
-    /// Receives what `demands` name on a [rehearsal](Channel::rehearsal), where nothing comes of it.
+    /// Receives what `demands` name on a [rehearsal](Channel::rehearsal), where no words come.
     ///
     /// # Errors
     /// None for demands that were checked.
@@ -66,7 +67,7 @@ impl HelperLink {
         demands.iter().try_for_each(|demand| self.take(demand, phase, |_| Ok(())))
     }
 
-    /// How many tokens of the operand of `demand` have masks.
+    /// The number of tokens of the operand `name` that have masks.
     pub(crate) fn tokens(&self, name: &OperandName) -> usize {
         self.receiver.operands.rows.get(name).map_or(0, |rows| rows.tokens)
     }
@@ -77,12 +78,12 @@ impl HelperLink {
     }
 }
 
-/// An error that names the helper.
+/// A failure of the link, as an error that names the helper.
 fn of_helper(error: waggle_net::NetError) -> Error {
     Error::Helper(Box::new(error.into()))
 }
 
-/// What a party draws from.
+/// The streams from which a party draws, and its masks of operands.
 pub(super) struct Receiver {
     role: Role,
     own: Stream,
@@ -91,18 +92,18 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// The end of `role`, with the seeds that the helper sent.
+    /// The receiver of `role`, with the seeds that the helper sent.
     pub(super) fn new(role: Role, seeds: &[u8; SEED_BYTES], deals: HelperDeals) -> Self {
         let (own, public) = seeds.split_at(SEED_BYTES / 2);
         let operands = Operands { kept: deals == HelperDeals::Passes, ..Operands::default() };
         Receiver { role, own: Stream::new(own), public: Stream::new(public), operands }
     }
 
-    /// Takes `demand` in. `next` receives a message of so many bytes; `keep` gets the words of each batch, for masks
-    /// of operands those of the tokens first.
+    /// Takes in `demand`. `next` receives a message of the length that it is passed. `keep` gets the words of each
+    /// batch; for masks of an operand, the masks of its tokens come first.
     ///
     /// # Errors
-    /// Those of `next` and `keep`, and malformed words.
+    /// Errors of `next` and `keep`; malformed words.
     pub(super) fn take(
         &mut self,
         demand: &Demand,
@@ -122,7 +123,7 @@ impl Receiver {
             let [client, server] = words.map(Zeroizing::new);
             keep(if self.role == Role::Client { client } else { server })?;
         }
-        // The stock has the words.
+        // The words are in the stock, so only the number of tokens is kept.
         self.operands.keep(demand, Rows { words: Default::default(), ..rows })
     }
 }

@@ -6,18 +6,18 @@
 //! result = (inside ? y : 0) + (right ? x : 0)          one multiplexer
 //! ```
 //!
-//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another both selections, and a
-//! third extends what was selected to words of 64 bits. That is 20 bytes an entry online in place of 80.
+//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another makes both selections, and
+//! a third extends what was selected to words of 64 bits. That is 20 bytes an entry online in place of 80.
 //!
-//! In one phase few entries over a slow link are looked up, since keys take more flows; many take keys, which take
-//! fewer bytes (`choose`).
+//! In one phase, the number of entries decides (`choose`). Few entries over a slow link are looked up, since keys
+//! take more flows. Many entries take keys, which take fewer bytes.
 //!
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
-//! the tails ask for and not to the next power of two.
+//! the tails need and not to the next power of two.
 //!
-//! **Range.** |x| < 2^10; for GELU where keys are prepared 2^9, which makes keys shorter by 64 bytes and a quarter of
-//! the hashes. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.**
-//! Nothing. *Cost.* One comparison, one evaluation, one truncation and one multiplexer; or three exchanges.
+//! **Range.** |x| < 2^10; for GELU where keys are prepared 2^9, which makes keys shorter by 64 bytes and saves a
+//! quarter of the hashes. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.** Nothing.
+//! *Cost.* One comparison, one evaluation, one truncation and one multiplexer; or three exchanges.
 
 use std::sync::{Arc, LazyLock};
 
@@ -58,7 +58,7 @@ pub(super) struct Form {
     pub(super) compared_frac: u32,
 }
 
-/// The forms that compare. Where keys are prepared there is [`Tailed`].
+/// The forms with comparisons. Where keys are prepared, [`Tailed`] takes their place.
 struct Forms {
     lookup: Form,
     masked: Form,
@@ -117,7 +117,7 @@ const SILU: Forms = Forms {
 };
 
 /// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that all cells of
-/// them reach beyond the range on both sides, and one cell reaches as far as the tails ask for.
+/// windows reach beyond the range on both sides, and one cell reaches as far as the tails need.
 struct Tailed {
     shape: TailedShape,
     table: TailedTable,
@@ -188,7 +188,7 @@ impl Tailed {
     }
 }
 
-/// A table with the thresholds around it.
+/// A table with the thresholds at its two ends.
 pub(super) struct Activation {
     form: Form,
     scale: Scale,
@@ -199,7 +199,8 @@ pub(super) struct Activation {
 }
 
 impl Form {
-    /// The activation of which `largest` is a bound on magnitudes inside the table.
+    /// The activation with this form. `largest` gives a bound on magnitudes inside a table that reaches up to its
+    /// argument.
     pub(super) fn activation(self, largest: impl Fn(f64) -> f64) -> Activation {
         let Form { grid, in_frac, ratio, out_frac, compared_frac } = self;
         let step = (1u64 << RATIO_BITS) as f64 / ratio as f64 / (1u64 << in_frac) as f64;
@@ -265,7 +266,7 @@ impl Activation {
         Ok(chosen.slice(0, 0..n).plus(&chosen.slice(0, n..2 * n)).reshape(&shape))
     }
 
-    /// The cost of `n` entries, without the parts that the other form has as well.
+    /// The cost of `n` entries, without the parts that both forms have.
     fn cost(&self, options: &Options, function: &Function, n: usize) -> Cost {
         let width = COMPARED_WIDTH - (FRAC - self.form.compared_frac);
         let how = Truncation { width: function.out_width(), shift: function.out_frac() - FRAC, out: 64 };
@@ -276,8 +277,8 @@ impl Activation {
 /// An activation in one of its forms, with the function of its table.
 pub(super) type Fitted = (Activation, Arc<Function>);
 
-/// The form in which `b` evaluates `entries` values, of those that `fitted` makes for look-up and for keys. Where
-/// both may be used, it is the one that takes less time on the link. It follows from public numbers.
+/// The form in which `b` evaluates `entries` values: one of those that `fitted` makes for look-up and for keys. Where
+/// both may be used, it is the one that takes less time on the link. The choice follows from public numbers.
 pub(super) fn choose<B: Abb>(b: &B, entries: usize, fitted: impl Fn(Evaluation) -> Fitted) -> Fitted {
     match b.evaluation() {
         Evaluation::Activations => {
@@ -305,7 +306,7 @@ fn activation<B: Abb>(
     activation.apply(b, &function, x, Right::Input)
 }
 
-/// The largest magnitude of a function that ends as the identity, in a table up to `half`.
+/// The largest magnitude in a table up to `half`, for a function that ends as the identity.
 fn identity(half: f64) -> f64 {
     half + 1.0
 }
@@ -343,7 +344,7 @@ mod tests {
     use crate::functions::testing::within;
     use ndarray::ArrayD;
 
-    /// Over the whole range coarsely, and over the table and its borders at almost every word.
+    /// Looks at the whole range coarsely, and at the table and its borders at almost every word.
     #[test]
     fn errors_over_the_whole_range() {
         let all = [

@@ -14,10 +14,10 @@
 //! open the shuffled destinations; each party puts its shares in their places
 //! ```
 //!
-//! **Range.** Masks modulo 2^ceil(log2 n) at least; any payload. **Error.** None.
+//! **Range.** Masks are words modulo 2^ceil(log2 n) or more; any payload. **Error.** None.
 //!
 //! **What each party sees.** Masked messages and the shuffled destinations. These are the fixed permutation
-//! "destinations" after a uniformly random one, that neither party knows and that serves nothing else, so they are
+//! "destinations" after a uniformly random one, which neither party knows and which serves nothing else. So they are
 //! uniformly random, whatever the mask. **Revealed.** Nothing: no index of the original order is ever opened.
 
 use ndarray::ArrayD;
@@ -28,7 +28,8 @@ use crate::ops::{Mux, Open, Permutations, Permute, Shuffle};
 use crate::words::{Words, index_bits};
 use crate::{Error, Indices, Tensor};
 
-/// The `k` items of every row that `mask` keeps: (rows, n) and (rows, n, w) modulo 2^`width` -> (rows, k, w).
+/// The `k` items of every row that `mask` keeps: a mask (rows, n) and items (rows, n, w) modulo 2^`width` -> (rows,
+/// k, w).
 ///
 /// # Errors
 /// Opened destinations that are no permutation, as those of a mask with another number of ones may be.
@@ -57,8 +58,9 @@ pub fn compact<B: Abb>(
     })
 }
 
-/// Fresh permutations, and where they put the `k` items that `mask` (rows, n) keeps, in their order. What is shuffled
-/// by these permutations is compacted by taking the positions. Nothing else may be opened under them.
+/// Fresh permutations, and the positions to which they bring the `k` items that `mask` (rows, n) keeps, in the items'
+/// order. A payload is compacted by shuffling it by these permutations and taking the positions. Nothing else may be
+/// opened under them.
 pub(crate) fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B::Words>, Error> {
     let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
     b.scope("order", |b| {
@@ -91,7 +93,7 @@ pub(crate) fn opened<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Ope
     Ok((permutations, items.slice(2, 1..2).reshape(&[rows, n]), opened))
 }
 
-/// The place of every item modulo 2^`bits`.
+/// The destination of every item modulo 2^`bits`.
 pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u32) -> Result<B::Words, Error> {
     let before = mask.sums_before();
     let last = b.public(&mask.shape(), |at| (k + at[1]) as u64).minus(&before);
@@ -100,7 +102,8 @@ pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u
     Ok(last.plus(&moved).drop_low(0, bits))
 }
 
-/// The flat positions of the shuffled items that go to places 0..k of each row. A plan takes the first k.
+/// The flat positions of the shuffled items whose destinations are 0..k in each row. A plan takes the first k
+/// positions.
 fn places(opened: Option<&ArrayD<u64>>, rows: usize, n: usize, k: usize) -> Result<Vec<usize>, Error> {
     let Some(opened) = opened else {
         return Ok((0..rows).flat_map(|row| row * n..row * n + k).collect());

@@ -19,9 +19,9 @@ pub fn embed<B: Abb>(b: &mut B, table: &FixedWeight, ids: Option<&[u32]>, count:
 }
 
 /// Rows `ids` of a `table` that both parties have: (count, outputs), words modulo 2^64 with [`FRAC`] fractional bits.
-/// Free: the client reads them and has them as its share. Exact, as a table has fewer fractional bits.
+/// Free: the client reads the rows and has them as its share. Exact, as a table has fewer fractional bits.
 ///
-/// The client reads where its ids say, so the addresses of what it reads depend on them, within its own process.
+/// The client reads where its ids say, so within its own process the addresses that it reads depend on the ids.
 pub fn own_rows<B: Abb>(
     b: &mut B,
     table: &FixedWeight,

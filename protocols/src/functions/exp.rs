@@ -7,7 +7,7 @@
 //! **Range.** t in [-[`EXP_MARGIN`], [`EXP_END`]) -> [0, e^[`EXP_MARGIN`]]. **Error.** At most [`MAX_EXP_ERROR`];
 //! other inputs give garbage below the same bound. **Revealed.** Nothing. *Cost.* One evaluation and one truncation.
 //!
-//! On masked inputs windows cost little, so there is a table of all differences of scores, too: `exp_to_zero` is 0
+//! On masked inputs windows cost little, so there is also a table for all differences of scores: `exp_to_zero` is 0
 //! where e^-t is next to nothing. It takes no comparison, and its ring has so many bits that rounding sends nothing.
 
 use crate::abb::Abb;
@@ -21,7 +21,7 @@ use crate::{Error, Evaluation, FRAC};
 /// The most by which the argument may lie below 0: 1/2. The maximum of a softmax is exact to less.
 pub const EXP_MARGIN: f64 = 0.5;
 
-/// Where the range ends: e^-14.5 is below a tenth of a unit in the last place.
+/// The end of the range: e^-14.5 is below a tenth of a unit in the last place.
 pub const EXP_END: f64 = 14.5;
 
 /// Largest absolute error over the whole range, the last rounding included; a unit in the last place is 3.8e-6.
@@ -64,30 +64,31 @@ const MASKED_INDEX_BITS: u32 = 5;
 const MASKED_FRACS: [u32; 2] = [COEFFICIENT_FRAC, 25];
 const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
 
-/// The most by which the argument of `exp_to_zero` may lie below 0. A maximum by counts is exact to as much.
+/// The most by which the argument of `exp_to_zero` may lie below 0. A maximum by counts is off by no more.
 pub const WHOLE_MARGIN: f64 = 1.0;
 
-/// Where the range of `exp_to_zero` ends: two windows of width 1 below 2^9.
+/// The end of the range of `exp_to_zero`: two windows of width 1 below 2^9.
 pub const WHOLE_RANGE: f64 = 510.0 - WHOLE_MARGIN;
 
 /// [`WHOLE_RANGE`] with twice as many windows, where columns may be hidden.
 pub const HIDDEN_RANGE: f64 = 1022.0 - WHOLE_MARGIN;
 
-/// Largest absolute error of `exp_to_zero`: of the coefficients, a unit of a power times e^3, the last rounding.
+/// Largest absolute error of `exp_to_zero`: the errors of the coefficients, a unit of a power times e^3, and the last
+/// rounding.
 pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
 
 /// Bits of the index of a window of `exp_to_zero`, one more where columns may be hidden.
 const WHOLE_INDEX_BITS: u32 = 9;
-/// From here on there are zeros: e^-16 is a thirtieth of a unit in the last place.
+/// From this window on the table has zeros: e^-16 is a thirtieth of a unit in the last place.
 const WHOLE_END: u32 = 17;
 /// Fractional bits of coefficients and powers.
 const WHOLE_FRACS: [u32; 2] = [17, 22];
 
-/// Bits of the ring of `exp_to_zero`: those that a ring of 64 has left after rounding.
+/// Bits of the ring of `exp_to_zero`: the bits that a ring of 64 has left after rounding.
 pub const WHOLE_WIDTH: u32 = 64 - (WHOLE_FRACS[0] + WHOLE_FRACS[1] - FRAC);
 
-/// The most entries of one call that are evaluated by `exp_to_zero` where both ways are open. An entry saves 44
-/// bytes online and takes 132 more to prepare, and the call saves four flows. So it is for passes of a few tokens.
+/// The most entries of one call that `exp_to_zero` evaluates where another way is open, too. An entry saves 44 bytes
+/// online and takes 132 more to prepare, and the call saves four flows. So this table is for passes of a few tokens.
 pub const MOST_WHOLE: usize = 1 << 16;
 
 fn fit(evaluation: Evaluation) -> Function {
@@ -113,8 +114,8 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
 }
 
 /// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), or 0 below e^-16: from words modulo 2^28 at least to
-/// words modulo 2^[`WHOLE_WIDTH`], on masked inputs alone. Up to [`HIDDEN_RANGE`] and from a bit more if some may be
-/// `hidden`.
+/// words modulo 2^[`WHOLE_WIDTH`]. On masked inputs alone. If some columns may be `hidden`, t reaches up to
+/// [`HIDDEN_RANGE`] and the input words have a bit more.
 pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words, hidden: bool) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
         let index_bits = WHOLE_INDEX_BITS + u32::from(hidden);
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn a_difference_beyond_the_range_is_refused() {
         for (hidden, end) in [(false, WHOLE_RANGE), (true, HIDDEN_RANGE)] {
-            // The last three are, in the table's ring, next to -1 and next to nothing.
+            // In the table's ring, the last three inputs lie next to -1 and next to nothing.
             for t in [end, end + 2.0, end + 20.0, 2.0 * end] {
                 let refused = exp_to_zero(&mut crate::Clear::evaluating(Evaluation::Masked), &fixed(&[t]), hidden);
                 let Err(Error::Engine(waggle_engine::Error::Range { value, .. })) = refused else {

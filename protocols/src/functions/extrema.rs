@@ -10,7 +10,8 @@
 //! later rounds: maxima of the winners and of the negated losers, side by side
 //! ```
 //!
-//! This takes 3n/2 comparisons in all instead of 2n, in ceil(log2 n) rounds of one comparison and one multiplexer.
+//! All rounds together take 3n/2 comparisons instead of 2n. Each of the ceil(log2 n) rounds has one comparison and
+//! one multiplexer.
 //!
 //! **Range.** |x| < 2^9 at [`FRAC`] fractional bits; results modulo 2^[`EXTREMA_WIDTH`]. **Error.** Comparisons look
 //! at differences without their low [`DROPPED`] bits, by shares whose low halves may carry, so a winner may fall
@@ -73,7 +74,7 @@ fn larger<B: Abb>(b: &mut B, a: &B::Words, c: &B::Words) -> Result<B::Words, Err
     Ok(c.plus(&larger_part(b, &a.minus(c))?))
 }
 
-/// [d >= 0] d for the difference d of two entries, a vector.
+/// [d >= 0] d for the differences d of pairs of entries, a vector.
 fn larger_part<B: Abb>(b: &mut B, difference: &B::Words) -> Result<B::Words, Error> {
     let coarse = difference.drop_low(DROPPED, EXTREMA_WIDTH);
     let positive =

@@ -10,7 +10,7 @@ use crate::ops::Function;
 use crate::ops::fss::table::FssTable;
 
 impl Grid {
-    /// Fits `f`, which must compute alike on every machine (the basic operations, and `libm`).
+    /// Fits `f`, which must give the same results on every machine: it may use the basic operations and `libm`.
     pub fn fit(self, scale: Scale, f: impl Fn(f64) -> f64) -> Function {
         match self.pieces {
             Pieces::Powers { degree, power_bits } => {
@@ -29,9 +29,9 @@ impl Grid {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grids {
-    /// For look-up.
+    /// The table for look-up.
     pub lookup: Grid,
-    /// For FSS keys.
+    /// The table for FSS keys.
     pub masked: Grid,
 }
 
@@ -45,8 +45,8 @@ impl Grids {
 /// The name of a fitted function: the function, the method, and the numbers on which the fit depends.
 type Key = (&'static str, Evaluation, Vec<u64>);
 
-/// The function `name` for `evaluation` and these `parameters`, which say everything on which the fit depends. `fit`
-/// makes it when it is first asked for; it is kept until the process ends.
+/// The function `name` for `evaluation` and these `parameters`, which must determine the fit. `fit` makes the
+/// function when it is first asked for. It is kept until the process ends.
 pub(crate) fn kept(
     name: &'static str,
     evaluation: Evaluation,
@@ -58,7 +58,8 @@ pub(crate) fn kept(
     // No code panics while it changes the map, so a poisoned lock is harmless.
     let find = || KEPT.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     find().unwrap_or_else(|| {
-        // Fitted without the lock, because a fit takes milliseconds. Two threads may fit the same, which is harmless.
+        // Fitted without the lock, because a fit takes milliseconds. Two threads may fit the same function, which is
+        // harmless.
         let function = Arc::new(fit());
         KEPT.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_insert(function).clone()
     })

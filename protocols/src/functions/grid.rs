@@ -32,9 +32,9 @@ pub struct Grid {
 pub enum Pieces {
     /// Polynomials, for look-up.
     Powers {
-        /// Their degree, 1..=[`MAX_DEGREE`].
+        /// The degree of the polynomials, 1..=[`MAX_DEGREE`].
         degree: usize,
-        /// Bits of the second, third, ... power of the low part; the first has them all.
+        /// Bits of the second, third, ... power of the low part. The first power has all bits of the low part.
         power_bits: [u32; MAX_DEGREE - 1],
     },
     /// Straight lines, for FSS keys.

@@ -1,13 +1,13 @@
 //! The largest entry of every row, coarsely: exactly among groups, or by counts.
 //!
 //! *By a tournament* ([`max_ragged`]). Every entry is cut to a multiple of [`UNIT`]; on shares it may be cut to the
-//! next lower one. The maximum of these multiples is found exactly ([`RowMax`]). So the result lies less than 2
-//! [`UNIT`] below the largest entry and never above it. A softmax tolerates this, because its exponential takes
+//! next lower one. The maximum of these multiples is found exactly ([`RowMax`]). So the result is never above the
+//! largest entry, and less than 2 [`UNIT`] below it. A softmax tolerates this, because its exponential takes
 //! differences down to -[`EXP_MARGIN`].
 //!
-//! *By counts* ([`max_counted`]), for tables that have all differences. Every entry is cut to a whole number, or on
-//! shares to the next lower one, and counted. The largest of these numbers has two digits, each the number of places
-//! at which as many entries as to be counted are left:
+//! *By counts* ([`max_counted`]), for exponentials whose tables take all differences. Every entry is cut to a whole
+//! number, or on shares to the next lower one, and counted by its value. The largest value has two digits. Each digit
+//! is the number of places at which a count is not 0:
 //!
 //! ```text
 //! at[v] = the number of entries that are at least v                           one opening
@@ -17,11 +17,11 @@
 //! both digits from bits to words                                               one opening
 //! ```
 //!
-//! The result is one more, so that it lies less than 1 below the largest entry and at most 1 above. Both forms stay
-//! right for rows of equal entries, since counts have room for all of a row.
+//! The result is this value plus 1, so it lies less than 1 below the largest entry and at most 1 above. Both forms
+//! stay right for rows of equal entries, since a count can hold all entries of a row.
 //!
 //! **Range.** -2^9 + [`UNIT`] <= x < 2^9, and by counts -2^9 + 1 < x. **Revealed.** Nothing. *Cost.* One exact
-//! maximum of rows of words of 13 bits, or five exchanges.
+//! maximum of rows of words of 13 bits; or five exchanges.
 
 use crate::abb::Abb;
 use crate::functions::exp::EXP_MARGIN;
@@ -42,7 +42,7 @@ pub const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
 const _: () = assert!(2.0 * UNIT <= EXP_MARGIN, "the exponential takes what is cut off");
 
-/// (rows) modulo 2^[`MAX_WIDTH`]: the maxima of the rows of `lengths`, each at least 1, of the vector `x`.
+/// The maxima of the rows of `lengths`, each at least 1, in the vector `x`: (rows) modulo 2^[`MAX_WIDTH`].
 pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<B::Words, Error> {
     assert_eq!(x.len(), lengths.total(), "entries of the rows");
     assert!(lengths.counts().iter().all(|(n, _)| n > 0), "lengths of the rows");
@@ -60,11 +60,12 @@ pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<
 const DIGIT_BITS: u32 = VALUE_BITS / 2;
 const DIGIT: usize = 1 << DIGIT_BITS;
 
-/// Most entries of a row of which counts can be compared.
+/// The most entries of a row whose counts can be compared.
 pub const MOST_COUNTED: usize = (1 << threshold::MAX_WIDTH) - 1;
 
-/// (rows), modulo 2^([`FRAC`] + [`VALUE_BITS`]): for every row a number that lies less than 1 below its largest entry
-/// and at most 1 above. Rows have up to [`MOST_COUNTED`] entries; otherwise they are as for [`max_ragged`].
+/// For every row a number that lies less than 1 below its largest entry and at most 1 above: (rows) modulo
+/// 2^([`FRAC`] + [`VALUE_BITS`]). Rows have up to [`MOST_COUNTED`] entries. `x` and `lengths` are as for
+/// [`max_ragged`].
 pub fn max_counted<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<B::Words, Error> {
     let (rows, longest) = (lengths.rows(), lengths.counts().longest());
     assert!(x.len() == lengths.total() && longest <= MOST_COUNTED, "entries of the rows");
@@ -80,7 +81,7 @@ pub fn max_counted<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result
 
         let starts = at.slice(2, 0..1).reshape(&[rows, DIGIT]).slice(1, 1..DIGIT);
         let high = b.apply(NonZero { width }, &starts)?;
-        // The bit at the high digit is the last that is set: the bit before the first digit is 1.
+        // The bits up to the high digit are set, and those after it are not. The bit before the first digit is 1.
         let one = high.slice(1, 0..1);
         let zero = b.xor(&one, &one);
         let one = b.not(&zero);
@@ -95,7 +96,7 @@ pub fn max_counted<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result
         let [high, low] =
             [0, 1].map(|digit| digits.slice(1, digit * (DIGIT - 1)..(digit + 1) * (DIGIT - 1)).sum_last());
         let value = high.times(1 << DIGIT_BITS).plus(&low);
-        // One more, and values begin with -2^9.
+        // Adds 1, and subtracts 2^9, because values begin with -2^9.
         let value = b.add_public(&value, 1u64.wrapping_sub(1 << (VALUE_BITS - 1)));
         Ok(value.times(1 << FRAC))
     })

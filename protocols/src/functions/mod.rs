@@ -37,7 +37,8 @@ pub use rope::rope;
 pub use soft_cap::soft_cap;
 pub use softmax::{softmax, softmax_each};
 
-/// The narrowest ring whose truncation takes `bound` at `frac` fractional bits, and a few units of rounding.
+/// The narrowest ring whose truncation takes magnitudes up to `bound` at `frac` fractional bits, and a few units of
+/// rounding.
 pub(crate) fn ring_for(bound: f64, frac: u32) -> u32 {
     let width = (bound * 1.001).log2() + f64::from(frac) + 2.0;
     debug_assert!(width <= 64.0, "{bound} at {frac} fractional bits needs a ring of {width} bits");
@@ -55,7 +56,7 @@ pub(crate) mod testing {
         ArrayD::from_shape_fn(IxDyn(&[x.len()]), |i| (x[i[0]] * (1u64 << FRAC) as f64).round() as i64 as u64)
     }
 
-    /// [`fixed`] under another shape.
+    /// [`fixed`], as a tensor of `shape`.
     pub(crate) fn shaped(x: &[f64], shape: &[usize]) -> ArrayD<u64> {
         Tensor::reshape(&fixed(x), shape)
     }
@@ -65,8 +66,8 @@ pub(crate) mod testing {
         word as i64 as f64 / (1u64 << FRAC) as f64
     }
 
-    /// Asserts that `f` in the clear, by each of `evaluations`, is off by less than `bound` from `truth` at equally
-    /// spaced numbers of each of `ranges`: the first, the last, how many.
+    /// Asserts that `f` in the clear, by each of `evaluations`, is off by less than `bound` from `truth`. Looks at
+    /// equally spaced numbers of each of `ranges`, which states the first number, the last, and how many there are.
     pub(crate) fn within(
         bound: f64,
         evaluations: &[Evaluation],

@@ -1,5 +1,5 @@
 //! Root-mean-square norm over the last axis: x sqrt(n) / sqrt(sum x^2 + n eps). The gain belongs to the next weight.
-//! A layer norm is this after the mean is folded into the matrix before it.
+//! A layer norm is this norm after the mean is folded into the matrix before it.
 //!
 //! **Range.** |x| < 2^11 and sum x^2 + n eps < 2^26 over each row -> |y| <= sqrt(n). n eps is 2^-18 at least.
 //!
@@ -45,7 +45,7 @@ mod tests {
 
     const EPS: f32 = 1e-5;
 
-    /// Largest error over sqrt(n) on the rows.
+    /// Largest error on the rows, divided by sqrt(n).
     fn worst(evaluation: Evaluation, rows: &[Vec<f64>]) -> f64 {
         let n = rows[0].len();
         let words = shaped(&rows.concat(), &[rows.len(), n]);

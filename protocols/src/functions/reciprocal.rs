@@ -6,16 +6,16 @@
 //!
 //! is S 2^(J-k), because 2^J - 2^(J-1) - ... - 2^(J-k) = 2^(J-k). It lies in [1, 2) 2^J and is linear in the words
 //! g_j S, which take one multiplexer for all j. A cubic spline gives y = 2^J / C, and the same sum of the words g_j y
-//! gives 1 / S = y 2^-k. The choices of both multiplexers are sent at once. Comparisons are made to [`COMPARED_FRAC`]
+//! gives 1 / S = y 2^-k. The choices of both multiplexers are sent at once. Comparisons look at [`COMPARED_FRAC`]
 //! fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for [0.875, 2.8).
 //!
-//! Where functions are evaluated on masked inputs and flows cost more than the work, S itself is looked up, by a
-//! [`ladder`](crate::ops::fss::ladder) of tables over four octaves each.
+//! Where functions are evaluated on masked inputs and flows cost more than the work, S itself is looked up by a
+//! [`ladder`](crate::ops::fss::ladder), whose tables cover four octaves each.
 //!
 //! **Range.** S in [0.9, 1.7 n] for a public n up to [`MAX_RECIPROCAL_TERMS`] -> [0.58 / n, 1.12]. **Error.**
-//! Relative, at most [`MAX_RECIPROCAL_ERROR`], by a ladder [`MAX_LADDER_ERROR`], plus one unit in the last place of
-//! the result. **Revealed.** Nothing. *Cost.* One comparison, two multiplexers, one evaluation and one truncation, on
-//! one word per row; or one evaluation.
+//! Relative, at most [`MAX_RECIPROCAL_ERROR`], or [`MAX_LADDER_ERROR`] by a ladder, plus one unit in the last place
+//! of the result. **Revealed.** Nothing. *Cost.* One comparison, two multiplexers, one evaluation and one truncation,
+//! on one word per row; or one evaluation.
 //!
 //! With J = log2 n, C takes J + FRAC + 3 bits and y 2^J takes J + 39: 56 for n = 2^17. The table sees C / 2^J alone.
 
@@ -37,7 +37,7 @@ pub const MAX_LADDER_ERROR: f64 = 2.5e-5;
 /// Most terms that S may be the sum of: y 2^J takes the whole ring of 64 bits.
 pub const MAX_RECIPROCAL_TERMS: usize = 1 << 25;
 
-/// The most for which a ladder is made.
+/// The most terms for which a ladder is made.
 const MAX_LADDER_TERMS: usize = 1 << 17;
 
 /// S lies in [START, END n].
@@ -49,7 +49,7 @@ pub const COMPARED_FRAC: u32 = 6;
 
 /// Fractional bits of the table's input.
 const TABLE_FRAC: u32 = 20;
-/// 32 cubic windows of 1/16, or 1024 lines over windows of 1/512.
+/// Look-up: 32 cubic windows of 1/16. FSS keys: 1024 lines over windows of 1/512.
 const GRIDS: Grids = Grids {
     lookup: Grid {
         index_bits: 5,
@@ -58,7 +58,7 @@ const GRIDS: Grids = Grids {
     },
     masked: Grid { index_bits: 10, low_bits: TABLE_FRAC - 9, pieces: Pieces::Lines },
 };
-/// Where the table begins: two windows of a spline below 1.
+/// The argument at which the table begins: two windows of a spline below 1.
 const BASE: f64 = 0.875;
 /// Largest value of the table.
 const TOP: f64 = 1.0 / BASE;
@@ -67,7 +67,7 @@ const TOP: f64 = 1.0 / BASE;
 const LADDER: [u32; 2] = [12, 4];
 /// Bits of a rung's input below its window: rung 0 begins in window 230.
 const LADDER_LOW_BITS: u32 = 10;
-/// Flows that a ladder takes less than normalisation.
+/// Flows that a ladder saves over normalisation.
 const LADDER_SAVES: u32 = 5;
 
 /// (rows) -> (rows): 1 / S at `frac` fractional bits modulo 2^`width`, for S at FRAC fractional bits modulo
@@ -83,7 +83,7 @@ pub(crate) fn reciprocal<B: Abb>(
     let octaves = n.next_power_of_two().trailing_zeros();
     assert!(width >= octaves + FRAC + 3, "a sum of {n} in a ring of {width} bits");
     b.scope("reciprocal", |b| {
-        // A ladder drops bits of wider words; longer sums than a softmax has leave it none.
+        // A ladder drops low bits of its input. Longer sums than those of a softmax leave it none to drop.
         if b.evaluation() == Evaluation::Masked && n <= MAX_LADDER_TERMS {
             let terms = ladder_terms(n);
             let ladder = kept("reciprocal ladder", Evaluation::Masked, &[terms, width.into(), frac.into()], || {
@@ -99,7 +99,8 @@ pub(crate) fn reciprocal<B: Abb>(
         let thresholds: Vec<i64> = (1..=octaves).map(|j| 1 << (j + COMPARED_FRAC)).collect();
         let reached = Octaves::of(b, &coarse, &thresholds, ring - (FRAC - COMPARED_FRAC))?;
 
-        // Fractional bits that give p_1 a coefficient in units of 2^-20, or those of the result if they are more.
+        // Fractional bits that give p_1 a coefficient in units of 2^-20, or the fractional bits of the result if they
+        // are more.
         let out_frac = (GRIDS.lookup.low_bits + 20).max(frac);
         let out_width = ring_for(TOP * f64::from(1u32 << octaves), out_frac);
         let evaluation = b.evaluation();
@@ -123,7 +124,7 @@ pub(crate) fn reciprocal<B: Abb>(
     })
 }
 
-/// The most terms for which as many rungs are enough as for `n`.
+/// The most terms for which a ladder has as many rungs as for `n` terms.
 fn ladder_terms(n: usize) -> u64 {
     let [index_bits, octaves] = LADDER;
     let reach = |rung: u32| (mask(index_bits) - 1) << (LADDER_LOW_BITS + octaves * rung) >> FRAC;
@@ -131,7 +132,7 @@ fn ladder_terms(n: usize) -> u64 {
     terms.into_iter().find(|&terms| terms >= n as u64).unwrap_or(n as u64)
 }
 
-/// The function of S itself, as a ladder for sums of up to `terms` terms.
+/// The function 1 / S of S itself, as a ladder for sums of up to `terms` terms.
 fn ladder(terms: u64, width: u32, frac: u32) -> Function {
     let [index_bits, octaves] = LADDER;
     let one = (1u64 << FRAC) as f64;
@@ -141,15 +142,15 @@ fn ladder(terms: u64, width: u32, frac: u32) -> Function {
     Function::ladder(Ladder::fit(spec, |s| one / s), frac)
 }
 
-/// For one positive word per row, the bits of the powers of two or four that it reaches.
+/// For one positive word per row, the bits that tell which powers of two or four it reaches.
 pub(super) struct Octaves<B: Abb> {
-    /// The selectors of the first scaling and of the last.
+    /// The selectors of the first scaling and of the last scaling.
     selectors: Option<[Selector<B::Form>; 2]>,
     steps: u32,
 }
 
 impl<B: Abb> Octaves<B> {
-    /// The steps of `thresholds`, in ascending order, that `x` reaches.
+    /// The bits that tell which of the `thresholds`, in ascending order, `x` reaches.
     pub(super) fn of(b: &mut B, x: &B::Words, thresholds: &[i64], width: u32) -> Result<Self, Error> {
         let selectors = match thresholds {
             [] => None,
@@ -161,8 +162,8 @@ impl<B: Abb> Octaves<B> {
         Ok(Octaves { selectors, steps: thresholds.len() as u32 })
     }
 
-    /// `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`. x is (rows), and k of the
-    /// J steps of a row are reached.
+    /// `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`. x is (rows). A row
+    /// reaches the first k of its J thresholds.
     pub(super) fn apply(
         self,
         b: &mut B,
@@ -179,8 +180,9 @@ impl<B: Abb> Octaves<B> {
     }
 }
 
-/// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, where the first k of the J steps of a row are reached. By a
-/// selector g_j of the steps, this is x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
+/// x 2^(`bits` (J - k)) modulo 2^`width` for x of shape (rows), where each row reaches the first k of its J
+/// thresholds. With g_j = 1 for a threshold that is `reached`, this is x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits
+/// (J - j))).
 fn scale_up<B: Abb>(
     b: &mut B,
     x: &B::Words,

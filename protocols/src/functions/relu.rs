@@ -1,7 +1,7 @@
 //! ReLU: an entry where it is positive, and 0 elsewhere.
 //!
-//! **Range.** |x| < 2^10. **Error.** At most [`MAX_RELU_ERROR`], near 0 alone: the comparison drops [`DROPPED`] bits,
-//! of shares whose low halves may carry. **Revealed.** Nothing. *Cost.* One comparison and one multiplexer.
+//! **Range.** |x| < 2^10. **Error.** At most [`MAX_RELU_ERROR`], near 0 alone: the comparison drops [`DROPPED`] low
+//! bits of the shares, whose carry is lost. **Revealed.** Nothing. *Cost.* One comparison and one multiplexer.
 
 use crate::abb::Abb;
 use crate::ops::{AtLeast, Mux};

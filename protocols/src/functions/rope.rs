@@ -21,8 +21,8 @@ pub const MAX_ROPE_ERROR: f64 = 2e-5;
 /// |x1 cos - x2 sin| < 2^13 at FRAC + ANGLE_FRAC fractional bits, and two bits for the truncation.
 const WIDTH: u32 = FRAC + ANGLE_FRAC + 13 + 2;
 
-/// x (count, heads, d) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis; `cos` and `sin`
-/// are (count, d / 2). Modulo 2^64.
+/// x of shape (count, heads, d) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis. `cos`
+/// and `sin` have shape (count, d / 2). Modulo 2^64.
 pub fn rope<B: Abb>(b: &mut B, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<B::Words, Error> {
     let shape = x.shape();
     let (count, half) = (shape[0], shape[2] / 2);

@@ -9,8 +9,8 @@
 //! result is y 2^-k. Comparisons look at three bits below 2^b, so C may exceed its interval by a thirty-second; the
 //! table has room for [0.875, 4.75).
 //!
-//! Where functions are evaluated on masked inputs and flows cost more than the work, q itself is looked up, by a
-//! [`ladder`](crate::ops::fss::ladder) of tables over six octaves each.
+//! Where functions are evaluated on masked inputs and flows cost more than the work, q itself is looked up by a
+//! [`ladder`](crate::ops::fss::ladder), whose tables cover six octaves each.
 //!
 //! **Range.** q in [n eps, 2^26) -> [sqrt(n) 2^-13, eps^(-1/2)]. **Error.** Relative, at most [`MAX_RSQRT_ERROR`]
 //! plus one unit in the last place of the result, 2^-[`RSQRT_FRAC`]; by a ladder [`MAX_LADDER_ERROR`] and two units.
@@ -49,9 +49,9 @@ pub const MIN_SQUARES: u64 = 1 << 18;
 pub const MAX_NORM_ENTRIES: usize = 1 << 16;
 
 const TABLE_FRAC: u32 = 20;
-/// Where the table begins.
+/// The argument at which the table begins.
 const BASE: f64 = 0.875;
-/// 32 cubic windows of 1/8, or 1024 lines over windows of 1/256.
+/// Look-up: 32 cubic windows of 1/8. FSS keys: 1024 lines over windows of 1/256.
 const GRIDS: Grids = Grids {
     lookup: Grid {
         index_bits: 5,
@@ -60,14 +60,14 @@ const GRIDS: Grids = Grids {
     },
     masked: Grid { index_bits: 10, low_bits: TABLE_FRAC - 8, pieces: Pieces::Lines },
 };
-/// Bits below that of the lowest threshold at which comparisons look.
+/// Bits below the bit of the lowest threshold at which comparisons look.
 const COMPARED_BITS: u32 = 5;
 
 /// Windows and octaves of a rung, if a ladder evaluates q directly.
 const LADDER: [u32; 2] = [13, 6];
 /// Bits of a rung's input below its window.
 const LADDER_LOW_BITS: u32 = 10;
-/// Flows that a ladder takes less than normalisation.
+/// Flows that a ladder saves over normalisation.
 const LADDER_SAVES: u32 = 6;
 
 /// n eps in units of q, at least [`MIN_SQUARES`].
@@ -128,7 +128,7 @@ pub(crate) fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, wi
     })
 }
 
-/// The function of q itself, as a ladder.
+/// The function sqrt(n) / sqrt(q) of q itself, as a ladder.
 fn ladder(n: usize, smallest: u64, width: u32) -> Function {
     let [index_bits, octaves] = LADDER;
     let range = [smallest, mask(SQUARE_BITS)];

@@ -7,12 +7,12 @@
 //!   takes the positions. Scattering puts entries at the positions among zeros and restores the order.
 //!
 //! **Range.** Payloads |x| < 2^magnitude as stated by the caller. **Error.** With one-hot words a few units in the
-//! last place, those of products; with permutations one unit.
+//! last place, as products have; with permutations one unit.
 //!
 //! **A payload that stays.** Every step gathers from a cache by another hidden choice, while the rows of the cache
 //! stay. In a two-phase session `gather_cached` opens each row under its mask once, and after that only the one-hot
-//! words ([`cached`](crate::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask
-//! for the rows of two steps would show whether the choice changed. So their products are plain triples.
+//! words ([`cached`](crate::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask for the
+//! rows of two steps would show whether the choice changed. So products with gathered rows are plain triples.
 //!
 //! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` opens a uniformly random
 //! permutation, as [`compact`] does. **Revealed.** Nothing.
@@ -27,7 +27,7 @@ use crate::ops::{AtLeast, B2a, Matmul, Shuffle, Truncation};
 use crate::words::{Words, index_bits};
 use crate::{Axis, Error, FRAC, Indices, Tensor};
 
-/// Bits of the ring of one-hot words: the widest ring of what is gathered.
+/// Bits of the ring of one-hot words, which is the widest ring of gathered payloads.
 pub const SELECTION_WIDTH: u32 = 44;
 
 /// Bits of the ring in which two selections are composed. There 2^[`GUARD`] stands for 1, so that the errors of the
@@ -67,8 +67,8 @@ pub fn one_hot<B: Abb>(b: &mut B, selection: &Selection<B::Words>) -> Result<B::
     }
 }
 
-/// The chosen entries of (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The number of rows of the
-/// selection is a multiple of that of x; consecutive rows share a row of x.
+/// The chosen entries of x: (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The number of rows of
+/// the selection is a multiple of the number of rows of x; consecutive rows of the selection share a row of x.
 pub fn gather<B: Abb>(
     b: &mut B,
     selection: &Selection<B::Words>,
@@ -79,7 +79,8 @@ pub fn gather<B: Abb>(
 }
 
 /// [`gather`] from a cached operand: the entries of the previous gathering with `operand`, followed by new ones. w
-/// and the number of rows of x stay the same. Permutations move all entries in any case and do not use `operand`.
+/// and the number of rows of x stay the same from one gathering to the next. Permutations move all entries in any
+/// case and do not use `operand`.
 pub fn gather_cached<B: Abb>(
     b: &mut B,
     selection: &Selection<B::Words>,
@@ -130,7 +131,7 @@ fn gather_from<B: Abb>(
     })
 }
 
-/// (rows, k, w), |x| < 2^`magnitude` -> (rows, n, w) modulo 2^64: the entries put back among zeros.
+/// Puts entries back among zeros: (rows, k, w), |x| < 2^`magnitude` -> (rows, n, w) modulo 2^64.
 pub fn scatter<B: Abb>(
     b: &mut B,
     selection: &Selection<B::Words>,
@@ -157,8 +158,8 @@ pub fn scatter<B: Abb>(
     })
 }
 
-/// One-hot words (rows, k1, n) and (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact. `second` chooses among the
-/// `fan_out` parts of each entry that `first` chose.
+/// Composes two selections, exactly: one-hot words `first` (rows, k1, n) and `second` (rows, k2, k1 fan_out) ->
+/// (rows, k2, n fan_out). `second` chooses among the `fan_out` parts of each entry that `first` chose.
 pub(crate) fn compose<B: Abb>(
     b: &mut B,
     first: &B::Words,
@@ -182,7 +183,7 @@ pub(crate) fn compose<B: Abb>(
     })
 }
 
-/// `selection` in its own form, with the chosen entries in the order of their positions.
+/// `selection` in the form that it has, with the chosen entries in the order of their positions.
 pub(crate) fn in_order<B: Abb>(b: &mut B, selection: &Selection<B::Words>) -> Result<Selection<B::Words>, Error> {
     match selection {
         Selection::OneHot(words) => ordered(b, words).map(Selection::OneHot),
@@ -208,7 +209,7 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
     b.scope("order", |b| {
         let mask = words.permute(&[0, 2, 1]).sum_last();
         let prefix = mask.sums_before().plus(&mask);
-        // Sums reach k, and so do thresholds.
+        // Sums reach k, and thresholds do, too.
         let width = usize::BITS - k.leading_zeros() + 2;
         let mut bits = Vec::new();
         for start in (0..k).step_by(THRESHOLD_BATCH) {
@@ -248,7 +249,7 @@ pub(crate) fn chosen<B: Abb>(b: &B, selection: &Selection<B::Words>) -> Option<V
     Some(flat.chunks(k.max(1)).map(<[usize]>::to_vec).collect())
 }
 
-/// Brings a payload out of its ring, which takes magnitudes up to 2^(width - 2).
+/// The truncation that takes a payload out of its ring, which holds magnitudes up to 2^(width - 2).
 pub(crate) fn payload_rounding(magnitude: u32) -> Result<Truncation, Error> {
     let width = magnitude.saturating_add(FRAC + 2);
     if width > SELECTION_WIDTH {

@@ -1,10 +1,10 @@
 //! A soft cap: c tanh(x / c), which is x near 0 and never exceeds c in magnitude. Gemma 2 caps its scores.
 //!
-//! c (1 + tanh(x / c)) is zero on the left and 2 c on the right of a table, like an [activation](super::activation)
-//! whose right end is a word in place of the identity. c is taken away at the end.
+//! c (1 + tanh(x / c)) is 0 on the left of a table and 2 c on its right, like an [activation](super::activation)
+//! whose right end is a word in place of the identity. Finally, c is subtracted.
 //!
 //! **Range.** |x| < 2^10, and c of [`CAPS`]. **Error.** At most [`MAX_SOFT_CAP_ERROR`] c, plus two units in the last
-//! place. **Revealed.** Nothing. *Cost.* That of an activation with a comparison.
+//! place. **Revealed.** Nothing. *Cost.* The cost of an activation with a comparison.
 
 use crate::abb::Abb;
 use crate::functions::activation::{Activation, Form, RATIO_BITS, Right, choose};
@@ -15,23 +15,23 @@ use crate::{Error, Evaluation, FRAC, Tensor};
 /// Largest error of a result, as a share of the cap.
 pub const MAX_SOFT_CAP_ERROR: f64 = 5e-5;
 
-/// Caps from the first to the second.
+/// Smallest and largest cap.
 pub const CAPS: [f32; 2] = waggle_engine::SOFT_CAPS;
 
 /// The table reaches about this many caps to either side, where 1 - tanh is 5e-6.
 const REACH: f64 = 6.5;
 
-// 32 windows of degree 5 of 0.4 c. 64 quartic windows take 3200 bits an entry more.
+// 32 windows of degree 5, each 0.4 c wide. 64 quartic windows take 3200 bits an entry more.
 const LOOKUP: Grid =
     Grid { index_bits: 5, low_bits: 14, pieces: Pieces::Powers { degree: 5, power_bits: [12, 11, 10, 9] } };
 
-// 512 quadratic windows of 0.025 c, each of which serves three times its width.
+// 512 quadratic windows, each 0.025 c wide. Each of them serves three times its width.
 const MASKED: Grid = Grid { index_bits: 9, low_bits: 11, pieces: Pieces::Parabolas };
 
 fn form(evaluation: Evaluation, cap: f64) -> Form {
-    // Results up to 2 c have so many bits; those of parabolas must fit a ring of 32.
+    // Results up to 2 c have `out_bits` bits. Results of parabolas must fit a ring of 32.
     let (grid, out_bits) = if evaluation == Evaluation::Lookup { (LOOKUP, 31) } else { (MASKED, 29) };
-    // As many words a unit as there are, rounded down to a multiple of a power of two.
+    // The most words per unit of x, rounded down to a multiple of a power of two.
     let words = (f64::from(grid.index_bits + grid.low_bits)).exp2() / (2.0 * REACH * cap);
     let in_frac = (words.log2().floor() as u32 + 1).min(FRAC);
     let ratio = (words * f64::from(1 << RATIO_BITS) / f64::from(in_frac).exp2()) as u64;

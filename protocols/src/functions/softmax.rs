@@ -1,20 +1,21 @@
-//! Softmax over rows. Only some neighbouring entries of a row are visible, as a rule the first.
+//! Softmax over rows. Only some neighbouring entries of a row are visible, usually the first ones.
 //!
 //! The result is e^(x - m) / sum e^(x - m), where m is the largest visible entry, rounded coarsely (see
 //! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
 //! **Two forms of the terms.** Look-up and long rows compare m - x with the cut and mux; where keys are prepared, one
-//! table serves all differences (`exp_to_zero`). That table also takes a maximum by counts, which may be 1 above
-//! the largest entry, where flows cost more than the keys' leaves. The sum of a row is then at least 1 / e.
+//! table serves all differences (`exp_to_zero`). Where flows cost more than the keys' leaves, m is a maximum by
+//! counts, which may be 1 above the largest entry. `exp_to_zero` takes that, too. The sum of a row is then at least 1
+//! / e.
 //!
-//! **Range.** That of [`max`](super::max), about |x| < 2^9, with entries of a row less than [`WHOLE_RANGE`] - 1 apart
-//! in the second form, or [`HIDDEN_RANGE`] - 1 where columns may be [hidden](fn@super::hide), and up to
-//! [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1]. **Error.** At most [`MAX_SOFTMAX_ERROR`] per
-//! entry plus [`MAX_TERM_ERROR`] times the number of visible entries; where keys are prepared
-//! [`MAX_MASKED_SOFTMAX_ERROR`] plus [`MAX_MASKED_TERM_ERROR`] times that number. **Revealed.** Nothing.
+//! **Range.** The range of [`max`](super::max), about |x| < 2^9, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1].
+//! In the second form, entries of a row are less than [`WHOLE_RANGE`] - 1 apart, or [`HIDDEN_RANGE`] - 1 where
+//! columns may be [hidden](fn@super::hide). **Error.** At most [`MAX_SOFTMAX_ERROR`] per entry plus
+//! [`MAX_TERM_ERROR`] times the number of visible entries; where keys are prepared, [`MAX_MASKED_SOFTMAX_ERROR`] plus
+//! [`MAX_MASKED_TERM_ERROR`] times that number. **Revealed.** Nothing.
 //!
-//! **Long rows.** With n visible entries, of which the longest row has N:
+//! **Long rows.** For rows with n visible entries, N in the longest row:
 //!
 //! | value | range | ring, bits | N = 2^12 | N = 2^17 |
 //! |---|---|---|---|---|
@@ -27,13 +28,14 @@
 //! The bound on the error is for the worst row: one large term and n small ones, all rounded the same way. It is
 //! 0.008 for 2^12 entries and 0.25 for 2^17. The clear box comes near it, because it rounds equal terms alike. Two
 //! parties round each term at random, and right on average, so their errors grow as the root of n: about 7e-4 for
-//! 2^17. Both lose what lies beyond [`CUT`], at most 5.2e-7 n of the largest term.
+//! 2^17. The clear box and two parties both lose what lies beyond [`CUT`], at most 5.2e-7 n of the largest term.
 //!
-//! A probability is a multiple of 2^-18: two units in a flat row of 2^17, and off by up to one. In its product with
-//! the values the random roundings of two parties add up to a root again. The clear box may round all one way.
+//! A probability is a multiple of 2^-18. In a flat row of 2^17 entries it is two such units, and off by up to one. In
+//! its product with the values, the random roundings of two parties again add up to a root. The clear box may round
+//! all one way.
 //!
 //! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, one
-//! truncation, one product with its row's word; in the first form also a coarse comparison, a truncation and a
+//! truncation, and one product with its row's word. In the first form also a coarse comparison, a truncation and a
 //! multiplexer. Per row: one reciprocal.
 
 use std::ops::Range;
@@ -68,10 +70,11 @@ pub const MAX_MASKED_TERM_ERROR: f64 = std::f64::consts::E * MAX_TERM_ERROR;
 /// Low bits of a difference to the maximum that its comparison with [`CUT`] ignores.
 const DROPPED: u32 = 13;
 
-/// Resolution of that comparison.
+/// Resolution of the comparison with [`CUT`].
 const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
-/// Differences to the maximum from here on give 0. It lies one unit of the comparison below the exponential's end.
+/// From this difference to the maximum on, terms are 0. It lies one unit of the comparison below the exponential's
+/// end.
 pub const CUT: f64 = EXP_END - UNIT;
 
 /// Most columns: 131072, as many positions as published models have.
@@ -80,7 +83,7 @@ pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 17;
 /// Flows of a maximum by counts.
 const COUNTED_FLOWS: u32 = 5;
 
-/// The leaves of keys that take as long as what a maximum by counts does for a row, whatever its length.
+/// Leaves of keys that take as long as the work of a maximum by counts for one row, whatever the row's length.
 const ROW_LEAVES: u64 = 20_000;
 
 /// Columns up to which the reciprocal of the sum has [`RECIPROCAL_FRAC`] fractional bits.
@@ -89,26 +92,26 @@ const SHORT_ROW: usize = 1 << 12;
 /// Fractional bits of the reciprocal of the sum. It has more than the terms, because its error is common to a row.
 const RECIPROCAL_FRAC: u32 = 22;
 
-/// Fractional bits of the reciprocal of the sum, for rows of up to `longest`. A sum twice as large has a reciprocal
-/// half as large, and takes one bit more to be as exact: to 2^-10 at least.
+/// Fractional bits of the reciprocal of the sum, for rows of up to `longest` entries. A sum twice as large has a
+/// reciprocal half as large, which takes one bit more to be as exact: to 2^-10 at least.
 fn reciprocal_frac(longest: usize) -> u32 {
     RECIPROCAL_FRAC + longest.div_ceil(SHORT_ROW).next_power_of_two().trailing_zeros()
 }
 
-/// (..., rows, columns) modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at least 1.
+/// Softmax of (..., rows, columns) modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at least 1.
 pub fn softmax<B: Abb>(b: &mut B, scores: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
     let seen: Vec<_> = visible.iter().map(|end| 0..*end).collect();
     Ok(softmax_each(b, &[Visible { scores, seen: &seen, sink: false, hidden: false }])?.remove(0))
 }
 
-/// Softmax of several tensors, whose rows go through it together.
+/// Softmax of several tensors in one go: all their rows share messages.
 pub fn softmax_each<B: Abb>(b: &mut B, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, Error> {
     let places = parts.iter().map(|part| Place::of(&part.scores.shape(), part.seen.to_vec(), part.sink)).collect();
     let hidden = parts.iter().any(|part| part.hidden);
     over(b, &parts.iter().map(|part| part.scores).collect::<Vec<_>>(), places, hidden)
 }
 
-/// The softmax of the entries of several tensors that are visible.
+/// The softmax of the visible entries of several tensors.
 fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>, hidden: bool) -> Result<Vec<B::Words>, Error> {
     b.scope("softmax", |b| {
         let lengths = Lengths::joined(&places.iter().map(|place| place.lengths.clone()).collect::<Vec<_>>());
@@ -136,9 +139,9 @@ fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>, hidden: bo
 /// Where the visible entries of a tensor (..., rows, columns) lie.
 struct Place {
     shape: Vec<usize>,
-    /// Of all rows, how much of each is visible.
+    /// The number of visible entries of each row of the tensor.
     lengths: Lengths,
-    /// Where that begins, for the rows of a batch.
+    /// The first visible column of each row of a batch.
     starts: Vec<usize>,
     /// Whether the last entry of each row is visible, too, wherever the other visible entries lie.
     sink: bool,
@@ -188,10 +191,10 @@ fn joined<W: Tensor>(parts: &[W]) -> W {
     }
 }
 
-/// The softmax of rows of `lengths` from a vector of all their entries, of which some may be `hidden`.
+/// The softmax of rows of `lengths`, from the vector of all their entries. Some entries may be `hidden`.
 fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, hidden: bool) -> Result<B::Words, Error> {
     let longest = lengths.counts().longest();
-    // A row's e / sum <= 1 up to the reciprocal's error.
+    // A quotient e / sum is at most 1, up to the reciprocal's error.
     let rounding = rounding(longest);
     let width = rounding.width;
     let whole = b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && x.len() <= MOST_WHOLE;
@@ -207,7 +210,7 @@ fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, hidden: bool) -> Res
     let rows = lengths.rows();
     let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
     let inverse = if counted {
-        // A sum of n terms in (1 / e, e n) times 4 lies where those of 8 n terms do.
+        // A sum of n terms lies in (1 / e, e n). Four times this sum lies where sums of 8 n terms do.
         reciprocal(b, &sums.times(4), 8 * longest, width, rounding.shift + 2)?
     } else {
         reciprocal(b, &sums, longest, width, rounding.shift)?
@@ -231,7 +234,7 @@ fn near_terms<B: Abb>(b: &mut B, t: &B::Words, width: u32) -> Result<B::Words, E
     b.apply(Select { width }, (near, &e))
 }
 
-/// Brings a probability of rows of up to `longest` to [`FRAC`] fractional bits. Its
+/// Brings a probability of rows of up to `longest` entries to [`FRAC`] fractional bits. Its
 /// [`ceiling`](crate::ops::truncate::ceiling) is the same for all lengths: ring and shift grow together.
 pub(crate) fn rounding(longest: usize) -> Truncation {
     let shift = reciprocal_frac(longest);
@@ -241,7 +244,7 @@ pub(crate) fn rounding(longest: usize) -> Truncation {
 /// Rows of different lengths cut into chunks of one size, for products with one word per row.
 struct Chunks {
     size: usize,
-    /// Row of each chunk.
+    /// The row that each chunk belongs to.
     row: Indices<'static>,
     /// Position of every entry among the chunks.
     at: Indices<'static>,
@@ -252,7 +255,7 @@ impl Chunks {
     const OVERHEAD: usize = 32;
 
     /// The size that sends the fewest bits. A product of a chunk with a word takes `width` transfers of `size` words
-    /// of (width + 1) / 2 bits on average. Those on padding are wasted.
+    /// of (width + 1) / 2 bits on average. Transfers of padding are wasted.
     fn of(lengths: &Lengths, width: u32) -> Self {
         let longest = lengths.counts().longest().max(1);
         let chunks = |size: usize| lengths.counts().sum(|n| n.div_ceil(size));
@@ -279,7 +282,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Largest error, minus that of the terms, with scores from `score`. Masked entries must be exactly 0.
+    /// Largest error, minus the error of the terms, with scores from `score`. Masked entries must be exactly 0.
     fn worst(batch: usize, visible: &[usize], columns: usize, score: impl FnMut(usize) -> f64) -> f64 {
         worst_by(Evaluation::Lookup, batch, visible, columns, score)
     }
@@ -335,7 +338,7 @@ mod tests {
         assert!(largest < MAX_SOFTMAX_ERROR, "{largest}");
     }
 
-    /// Tensors of other shapes, whose rows have other lengths, come out as they do alone.
+    /// Tensors of different shapes, whose rows have different lengths, come out as they do alone.
     #[test]
     fn several_tensors_at_once() {
         let mut rng = StdRng::seed_from_u64(9);
@@ -355,7 +358,7 @@ mod tests {
                 for (got, (x, visible)) in together.iter().zip(&parts) {
                     let alone = softmax(&mut Clear::evaluating(evaluation), x, visible).unwrap();
                     assert_eq!(got.shape(), alone.shape());
-                    // The longest row decides the form of the reciprocal of all.
+                    // The longest row decides the form of all reciprocals.
                     let off = got.iter().zip(&alone).map(|(a, b)| (real(*a) - real(*b)).abs()).fold(0.0, f64::max);
                     assert!(off < 2.0 * MAX_MASKED_SOFTMAX_ERROR, "{visible:?}: off by {off}");
                     let shows = |at: &[usize]| at[2] < visible[at[1]];
@@ -386,7 +389,7 @@ mod tests {
         assert!(largest < MAX_MASKED_SOFTMAX_ERROR, "{largest}");
     }
 
-    /// Every entry of a flat row is 1 / n but for its rounding. In no row does the worst case of the bound occur, but
+    /// Every entry of a flat row is 1 / n but for its rounding. No row reaches the worst case of the bound, but
     /// beside a peak the roundings of equal terms add up.
     #[test]
     fn long_rows() {
@@ -415,8 +418,8 @@ mod tests {
         }
     }
 
-    /// Entries outside the window are 0, and those in it are the probabilities of a row of these entries alone, or of
-    /// these and of a sink.
+    /// Entries outside the window are 0. Entries in it are the probabilities of a row of these entries alone, or of
+    /// these entries and a sink.
     #[test]
     fn rows_that_see_a_window() {
         let mut rng = StdRng::seed_from_u64(9);
@@ -453,7 +456,7 @@ mod tests {
         assert!(matches!(refused, Err(Error::TooMany { got, limit: most, .. }) if (got, most) == (columns, limit)));
     }
 
-    /// A wider ring sends more, so short rows keep theirs.
+    /// A wider ring sends more, so short rows keep their narrow ring.
     #[test]
     fn rings_by_length() {
         let of = |longest| (rounding(longest).width, rounding(longest).shift);

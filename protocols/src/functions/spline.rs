@@ -17,11 +17,11 @@ pub struct Spline {
     grid: Grid,
     out_width: u32,
     degree: usize,
-    /// Bits of the factors p_2, p_3, ... (p_1 is low_1 itself).
+    /// Bits of the factors p_2, p_3, ... The factor p_1 is low_1 itself.
     power_bits: [u32; MAX_DEGREE - 1],
-    /// Polynomials in units of windows for the windows -1, 0, ...
+    /// Polynomials in units of windows, for the windows -1, 0, ...
     polynomials: Vec<[f64; MAX_DEGREE + 1]>,
-    /// 2^(out_frac - bits of p_k).
+    /// The scale 2^(out_frac - bits of p_k) for every k.
     scales: [f64; MAX_DEGREE + 1],
 }
 

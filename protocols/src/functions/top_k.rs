@@ -2,23 +2,24 @@
 //!
 //! **Functionality.** (rows, n) words and a public k -> which k entries of every row are the largest. Three methods
 //! give the same kind of result, [`Selection`]:
-//! - [`rank`] compares all pairs in one batch; an entry's rank is the number of entries before it. O(n^2)
+//! - [`rank`] compares all pairs in one batch. An entry's rank is the number of entries that come before it. O(n^2)
 //!   comparisons, constant rounds.
 //! - [`sort`] is Batcher's odd-even merge sort (AFIPS 1968) without the comparators on which the first k outputs do
 //!   not depend. O(n log^2 n) comparisons, O(log^2 n) rounds.
-//! - [`shuffle_reveal`] shuffles the keys by permutations that nobody knows and opens the positions of the largest in
-//!   the shuffled order. Some 3 n comparisons and 5 to 15 rounds on average.
+//! - [`shuffle_reveal`] shuffles the keys by permutations that nobody knows and opens the positions of the largest
+//!   keys in the shuffled order. Some 3 n comparisons and 5 to 15 rounds on average.
 //!
 //! **Range.** Words modulo 2^64 at [`FRAC`] fractional bits below the bound of [`Scores`]. Entries are compared at
-//! `frac <= FRAC` fractional bits; their shares drop the low bits for free. The ring is the narrowest in which
-//! differences of keys are signed, of at most 64 bits. With `rank` and `sort` a larger word spoils the choice and
-//! shows nothing. `shuffle_reveal` must be given a bound that no word can exceed ([`Scores::within`]): keys that wrap
-//! compare in a circle, and the opened outcomes of a circle depend on the words.
+//! `frac <= FRAC` fractional bits; their shares drop the low bits for free. The ring of keys is the narrowest, of at
+//! most 64 bits, in which differences of keys are signed. With `rank` and `sort`, a word beyond the bound spoils the
+//! choice and shows nothing. `shuffle_reveal` must be given a bound that no word can exceed ([`Scores::within`]):
+//! keys that wrap compare in a circle, and the opened outcomes of a circle depend on the words.
 //!
 //! **Error.** Each entry is compared as a multiple of 2^-frac that is at most x and more than x - 2^(1 - frac), since
-//! the shares' low halves may carry. Entries apart by at least twice that unit are ordered right. Closer ones may
-//! come in either order, but in the same order throughout a run. Equal multiples go by their index, the lower first.
-//! [`Scores::rounding`] takes the nearest multiple, exactly, by one more comparison of the low bits an entry.
+//! the shares' low halves may carry. Entries at least 2^(1 - frac) apart are ordered right. Closer ones may come in
+//! either order, but in the same order throughout a run. Among equal multiples, the lower index comes first.
+//! [`Scores::rounding`] compares the nearest multiple, exactly, and takes one more comparison of the low bits per
+//! entry.
 //!
 //! **What each party sees.** `rank` and `sort`: only masked messages. `shuffle_reveal`: comparisons of shuffled keys,
 //! and the positions of the k largest among them.
@@ -47,7 +48,7 @@ pub struct Scores {
     bound: u64,
     /// Fractional bits that comparisons look at, at most [`FRAC`].
     frac: u32,
-    /// Whether entries are rounded to them exactly, see [`rounded`].
+    /// Whether entries are rounded exactly to `frac` fractional bits, see [`rounded`].
     rounded: bool,
 }
 
@@ -72,10 +73,10 @@ impl Scores {
 
     /// Bits of a ring in which differences of keys are signed. A key is a value and `bits` bits of an index.
     ///
-    /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)]; the 1 is for the
-    /// carry that shares lose, or of [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] where values are rounded. So
-    /// two values differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, and their keys by at most D 2^bits +
-    /// 2^bits - 1. That is below 2^(width - 1) for the width returned.
+    /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)], where the 1 is
+    /// for the carry that shares lose, or in [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] if values are rounded.
+    /// So two values differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, and their keys by at most D 2^bits +
+    /// 2^bits - 1. The returned width makes this less than 2^(width - 1).
     fn width(self, bits: u32) -> Result<u32, Error> {
         let drop = FRAC - self.frac;
         let bound = u128::from(self.bound);
@@ -89,7 +90,7 @@ impl Scores {
         }
     }
 
-    /// The compared values, and their ring.
+    /// The compared values, and the bits of their ring.
     fn coarse<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
         b.expect_below(x, 1 << (u64::BITS - self.bound.leading_zeros()), FRAC)?;
         let (drop, width) = (FRAC - self.frac, self.width(0)?);
@@ -97,7 +98,8 @@ impl Scores {
         Ok((coarse, width))
     }
 
-    /// Distinct keys that carry the index, and their ring. A key is value 2^b + (n - 1 - index) with b index bits.
+    /// Distinct keys that carry the index, and the bits of their ring. A key is value 2^b + (n - 1 - index) with b
+    /// index bits.
     pub(crate) fn keys<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
         let (rows, n) = matrix(x);
         let bits = index_bits(n);
@@ -108,7 +110,7 @@ impl Scores {
     }
 }
 
-/// The multiple of 2^`drop` nearest to each entry, the upper one in the middle, by that unit and modulo 2^`width`.
+/// The multiple of 2^`drop` nearest to each entry (of two, the upper one), divided by 2^`drop`, modulo 2^`width`.
 /// Exact: the low halves of the shares carry where the bit above them is not the sum of the shares' bits.
 fn rounded<B: Abb>(b: &mut B, x: &B::Words, drop: u32, width: u32) -> Result<B::Words, Error> {
     if drop == 0 {
@@ -124,12 +126,13 @@ fn rounded<B: Abb>(b: &mut B, x: &B::Words, drop: u32, width: u32) -> Result<B::
     })
 }
 
-/// Which entries are the k largest.
+/// The k largest entries, in one of two forms.
 #[derive(Clone)]
 pub enum Selection<W> {
-    /// (rows, k, n) words: row i of each matrix is the unit vector of the entry of rank i (modulo 2^width as asked).
+    /// One-hot words (rows, k, n): row i of each matrix (k, n) is the unit vector of the entry of rank i, modulo the
+    /// power of two that was asked for.
     OneHot(W),
-    /// Positions in an order that nobody knows.
+    /// Positions in a shuffled order that nobody knows.
     Shuffled(Shuffled<W>),
 }
 
@@ -160,7 +163,8 @@ fn matrix(x: &impl Tensor) -> (usize, usize) {
     }
 }
 
-/// (rows, n) -> (rows, n): how many entries of the row come before each, 0 for the largest, modulo 2^ceil(log2 n).
+/// (rows, n) -> (rows, n): the number of entries of the row that come before each entry, 0 for the largest, modulo
+/// 2^ceil(log2 n).
 pub(crate) fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words, Error> {
     let (rows, n) = matrix(x);
     let bits = index_bits(n);
@@ -176,7 +180,8 @@ pub(crate) fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B
         // The entry of lower index comes first.
         let first = b.apply(AtLeast { thresholds: &[0], width }, &difference)?.reshape(&[difference.len()]);
         let first = b.apply(B2a { width: bits }, &first)?.reshape(&[rows, total]);
-        // Before an entry are the earlier entries that win their pair with it, and the later ones it does not beat.
+        // Before an entry come the earlier entries that win their pair with it, and the later entries that it does
+        // not beat.
         let position = |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1;
         let columns: Vec<B::Words> = (0..n)
             .map(|entry| {

@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// Left, right, single, order and next, row by row.
+    /// Left, right, single, order and next, worked out row by row.
     fn explicit(lengths: &[usize]) -> [Vec<usize>; 5] {
         let pairs: usize = lengths.iter().map(|n| n / 2).sum();
         let [mut left, mut right, mut single, mut order] = [const { Vec::new() }; 4];

@@ -11,8 +11,8 @@ use crate::matrix::{HALF, MOST};
 const EIGHT: usize = 8;
 const SIXTEEN: usize = 16;
 
-/// Bytes between what is multiplied of a stored line and what memory is asked for meanwhile. Lines follow one
-/// another.
+/// Bytes from the entries of a stored line that are multiplied to those that are prefetched meanwhile. Lines follow
+/// one another in memory.
 const AHEAD: usize = 8192;
 
 /// The inner products of the words (low, high) and of each line, without up to seven entries at the end.
@@ -35,7 +35,8 @@ pub(super) fn inner_avx512(low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -
     sums_avx512(low, high, |line, i| unsafe { _mm512_loadu_si512(lines[line][i].as_ptr().cast()) })
 }
 
-/// How many entries of a stored line make whole vectors, and the inner product of the words (low, high) and of them.
+/// The number of entries of a stored line that make whole vectors, and the inner product of the words (low, high)
+/// with them.
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn inner_stored_avx2(low: &[i32], high: &[u32], line: &Stored) -> (usize, u64) {
     let [sum] = sums_avx2(low, high, |_, i| eight::<AHEAD>(line, i));
@@ -71,7 +72,7 @@ pub(super) fn round_stored_avx512(line: &Stored, out: &mut [i32]) -> usize {
     SIXTEEN * out.len()
 }
 
-/// `numbers`, after memory has been asked for what lies `AHEAD` bytes behind them, unless it is 0.
+/// `numbers`, after a prefetch of what lies `AHEAD` bytes behind them, unless `AHEAD` is 0.
 #[inline(always)]
 fn fetch<T, const AHEAD: usize>(numbers: &T) -> &T {
     if AHEAD > 0 {

@@ -1,10 +1,10 @@
-//! From a shared bit to a shared word.
+//! A shared bit as a shared word.
 //!
 //! **Functionality.** XOR shares of b -> additive shares of b modulo 2^w.
 //!
 //! **Source.** b = b_s + b_c - 2 b_s b_c. The product of the two private bits is one correlated OT modulo 2^(w-1),
-//! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1). Prepared, it is the
-//! product of a [truncation](super::truncate)'s top bits: one exchange of a bit.
+//! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1). In the prepared form, it
+//! is made like the product of the top bits in a [truncation](super::truncate), in one exchange of a bit.
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
 
@@ -54,7 +54,7 @@ impl Operation for B2a {
     }
 }
 
-/// The correlated OTs needed. Modulo 2 none are, because both kinds of shares are the same.
+/// The correlated OTs needed. Modulo 2 no OTs are needed, because both kinds of shares are the same.
 fn shape(n: usize, width: u32) -> Option<CotShape> {
     (n > 0 && width > 1).then(|| CotShape::new(n, 1, &[width - 1]).expect("a width of 1..=64"))
 }

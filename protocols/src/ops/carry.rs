@@ -3,8 +3,8 @@
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
 //! **Source.** The sign by a carry `[a < b]` of l = w - 1 bits, as in [`compare`](super::compare). The server has a
-//! and the client b. Both cut theirs into digits of three bits. The bits `[a_i < b_i]` and `[a_i = b_i]` of a digit
-//! are inner products of seven bits of either party:
+//! and the client b. Both cut their numbers into digits of three bits. The bits `[a_i < b_i]` and `[a_i = b_i]` of a
+//! digit are inner products of seven bits of either party:
 //!
 //! ```text
 //! u_v = [b_i = v],  [a_i < b_i] = sum_v [a_i < v] u_v,  [a_i = b_i] = [a_i = 0] + sum_v ([a_i = v] + [a_i = 0]) u_v,
@@ -41,7 +41,7 @@ use crate::wire::{cross, opening};
 const LANES: usize = 64;
 /// Bits of a digit.
 const DIGIT: usize = 3;
-/// Values of a digit but for 0.
+/// Values of a digit other than 0.
 const VALUES: usize = (1 << DIGIT) - 1;
 const DIGITS: &str = "compare/digits";
 /// The openings of digits, for an audit.
@@ -57,12 +57,12 @@ pub struct Carry {
 }
 
 impl Carry {
-    /// Units for so many comparisons.
+    /// Units for `comparisons` comparisons.
     pub(crate) fn units(comparisons: usize) -> usize {
         comparisons.div_ceil(LANES)
     }
 
-    /// Whether a helper deals this: that of a peer need not be any.
+    /// Whether a helper deals this kind. A kind from a peer may be out of range.
     pub(crate) fn is_served(&self) -> bool {
         (1..=63).contains(&self.bits)
     }
@@ -71,12 +71,12 @@ impl Carry {
         (self.bits as usize).div_ceil(DIGIT)
     }
 
-    /// Bits of the digits: "less" of the least, "less" and "equal" of the others.
+    /// The number of bits of the digits that are shared: "less" of the least digit, "less" and "equal" of the others.
     fn functions(self) -> usize {
         2 * self.digits() - 1
     }
 
-    /// Pairs that each level joins.
+    /// The number of pairs that each level joins.
     fn levels(self) -> impl Iterator<Item = usize> {
         let mut items = self.digits();
         std::iter::from_fn(move || {
@@ -98,7 +98,7 @@ impl Carry {
         self.functions() + self.levels().map(pair_products).sum::<usize>()
     }
 
-    /// Which of the masks of pairs are multiplied.
+    /// The masks of pairs that are multiplied: two indices for each product.
     fn joins(self) -> impl Iterator<Item = (usize, usize)> {
         let mut start = 0;
         self.levels().flat_map(move |pairs| {
@@ -108,23 +108,24 @@ impl Carry {
         })
     }
 
-    /// OTs by which two parties make a unit: of products of digits, and of pairs.
+    /// OTs by which two parties make a unit: those for products of digits, and those for products of pairs.
     fn ots(self) -> [usize; 2] {
         [self.functions() * VALUES, self.products() - self.functions()].map(|products| LANES * products)
     }
 }
 
-/// Masks of so many pairs: of "equal" of the higher, "less" of the lower and "equal" of the lower.
+/// Masks of `pairs` pairs. A pair has three, of "equal" of the higher, "less" of the lower and "equal" of the lower
+/// digit; the least pair lacks the last.
 fn pair_masks(pairs: usize) -> usize {
     3 * pairs - 1
 }
 
-/// Products of so many pairs: "equal" times "less", and "equal" times "equal".
+/// Products of `pairs` pairs: "equal" times "less", and "equal" times "equal", which the least pair lacks.
 fn pair_products(pairs: usize) -> usize {
     2 * pairs - 1
 }
 
-/// The masks of a level that are multiplied.
+/// The masks of a level that are multiplied: two indices for each product.
 fn factors(pairs: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..pairs).flat_map(|pair| {
         let first = (3 * pair).saturating_sub(1);
@@ -132,7 +133,7 @@ fn factors(pairs: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The words of `client`'s digit of which function `f` is.
+/// The words of the digit of `client` on which function `f` depends.
 fn of_digit(client: &[u64], f: usize) -> &[u64] {
     &client[VALUES * f.div_ceil(2)..][..VALUES]
 }
@@ -234,7 +235,7 @@ fn unpacked(words: &[u64]) -> Vec<u64> {
     words.iter().flat_map(|word| (0..LANES).map(move |lane| word >> lane & 1)).collect()
 }
 
-/// Words whose bits are the lowest of `bits`.
+/// Words made of the lowest bits of `bits`.
 fn packed(bits: &[u64]) -> Vec<u64> {
     bits.chunks_exact(LANES)
         .map(|bits| (0..).zip(bits).fold(0, |word, (lane, bit)| word | (bit & 1) << lane))
@@ -301,7 +302,7 @@ pub(crate) fn run(s: &mut Session, kind: Carry, correlations: &[u64], own: &[u64
     Ok((0..own.len()).map(carry).collect())
 }
 
-/// Bits of a word that hold comparisons, where there are so many.
+/// Bits of a word that hold comparisons, if there are `comparisons` of them.
 fn lanes(comparisons: usize) -> u32 {
     comparisons.min(LANES) as u32
 }
@@ -335,7 +336,7 @@ impl Carry {
     }
 }
 
-/// What the pairs of neighbours among `items`, each (less, equal), multiply, in the order of their masks.
+/// The factors that the pairs of neighbours among `items`, each (less, equal), multiply, in the order of their masks.
 fn to_join(items: &[[u64; 2]]) -> Vec<u64> {
     let pairs = items.as_chunks::<2>().0.iter().enumerate();
     pairs
@@ -344,7 +345,7 @@ fn to_join(items: &[[u64; 2]]) -> Vec<u64> {
         .collect()
 }
 
-/// The next level: the pairs of `items` joined by `products`, and one that is left over.
+/// The next level: the pairs of `items` joined by `products`, and an item that is left over.
 fn joined(items: &[[u64; 2]], products: &[u64]) -> Vec<[u64; 2]> {
     let (pairs, rest) = items.as_chunks::<2>();
     let pair = |(pair, [_, high]): (usize, &[[u64; 2]; 2])| {
@@ -354,7 +355,7 @@ fn joined(items: &[[u64; 2]], products: &[u64]) -> Vec<[u64; 2]> {
     pairs.iter().enumerate().map(pair).chain(rest.iter().copied()).collect()
 }
 
-/// The cost of [`run`] of so many comparisons.
+/// The cost of [`run`] of `comparisons` comparisons.
 pub(crate) fn run_cost(kind: Carry, comparisons: usize) -> Cost {
     if comparisons == 0 {
         return Cost::free();

@@ -35,8 +35,8 @@ use crate::ops::fss::threshold::{self, Comparison};
 use crate::ops::{batch_items, batched_cost};
 
 /// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In
-/// two phases over slow links, short words are compared by FSS keys ([`threshold`]), and all others with a helper by
-/// products of bits ([`carry`]).
+/// two phases over slow links, short words are compared by FSS keys ([`threshold`]). With a helper, all other words
+/// are compared by products of bits ([`carry`]).
 #[derive(Clone, Copy, Debug)]
 pub struct AtLeast<'t> {
     /// Public thresholds, up to 32; x - threshold is a signed `width`-bit value for each.
@@ -110,7 +110,7 @@ enum Way {
 }
 
 impl Way {
-    /// That of words of `width` bits, if a session of `options` prepares any.
+    /// The way in which a session of `options` compares words of `width` bits, if it prepares such comparisons.
     fn of(options: &Options, width: u32) -> Option<Self> {
         if threshold::applies(options, width) {
             return Some(Way::Keys);
@@ -119,7 +119,7 @@ impl Way {
     }
 }
 
-/// Each party's share of the comparisons but for the carries: the top bit of its share, which the server negates.
+/// A party's share of the comparisons without the carries: the top bit of its share, which the server negates.
 fn tops(role: Role, x: &[u64], thresholds: &[i64], width: u32) -> Vec<u8> {
     let top = |x: u64| (x >> (width - 1) & 1) as u8;
     match role {
@@ -149,7 +149,7 @@ const LARGEST_DIGIT: u32 = 5;
 
 const MAX_THRESHOLDS: usize = 32;
 
-/// Results that are worked out once by bits and thresholds: a plan asks for them thousands of times.
+/// Results by bits and thresholds, each worked out once: a plan asks for them thousands of times.
 type ByShape<T> = [[OnceLock<T>; MAX_THRESHOLDS]; 65];
 
 /// The weight of an OT when digits are chosen, in bits sent. It stands for the OT's own bits and its time.
@@ -247,7 +247,7 @@ struct Shape {
 struct Leaf {
     digits: usize,
     bits: u32,
-    /// Where the first begins.
+    /// The lowest bit of the first digit.
     start: u32,
     lookup: LookupShape,
 }
@@ -258,7 +258,7 @@ impl Leaf {
     }
 }
 
-/// [`best_digits`], which are searched for once.
+/// [`best_digits`], searched for once.
 fn digits(bits: u32, thresholds: usize) -> &'static [u32] {
     static KNOWN: ByShape<Vec<u32>> = [const { [const { OnceLock::new() }; MAX_THRESHOLDS] }; 65];
     KNOWN[bits as usize][thresholds - 1].get_or_init(|| best_digits(bits, thresholds))
@@ -430,7 +430,7 @@ fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Resu
     }
 }
 
-/// Tables of up to 128 bits of a digit, as strings. Entry e holds the bits [a_j < e] and then the bits [a_j = e].
+/// Tables of digits, as strings of up to 128 bits. Entry e holds the bits [a_j < e] and then the bits [a_j = e].
 struct Unary {
     thresholds: u32,
     /// The lowest bit of every entry.
@@ -455,7 +455,8 @@ impl Unary {
     }
 }
 
-/// The pairs of the digits of `leaf`, from two words for every value and digit, which have a bit for every threshold.
+/// The pairs of the digits of `leaf`. `words` has two words for every value and digit, with a bit for every
+/// threshold.
 fn leaf_items(shape: &Shape, leaf: &Leaf, words: &[u64]) -> Items {
     let pair = |value: usize, digit: usize, j: usize| {
         let at = 2 * (value * leaf.digits + digit);
@@ -466,7 +467,7 @@ fn leaf_items(shape: &Shape, leaf: &Leaf, words: &[u64]) -> Items {
     (0..leaf.digits).map(|digit| comparisons(digit).map(|(v, d, j)| pair(v, d, j)).collect()).collect()
 }
 
-/// Sends level `k` as OT sender, with the choices for the next level, and goes on.
+/// Sends level `k` as OT sender, with the choices for the next level, and continues with that level.
 fn send_level(s: &mut Session, shape: &Shape, k: usize, items: Items, choices: &[u8]) -> Result<Vec<u8>, Error> {
     let level = &shape.levels[k];
     let mut keys = s.sender().accept(shape.level_ots(level), choices)?;
@@ -499,7 +500,7 @@ fn send_level(s: &mut Session, shape: &Shape, k: usize, items: Items, choices: &
     }
 }
 
-/// Receives level `k`, whose choices were sent, and goes on.
+/// Receives level `k`, whose choices were sent, and continues with the next level.
 fn receive_level(s: &mut Session, shape: &Shape, k: usize, items: Items, keys: ChosenKeys) -> Result<Vec<u8>, Error> {
     let level = &shape.levels[k];
     let bytes = shape.level_bytes(level);
@@ -594,7 +595,8 @@ impl Truth {
         Truth { out, table: string(&join), zeros, ones: string(&|_| 1) }
     }
 
-    /// Entry e is that of index e ^ `own`, under `mask`. Each bit of `own` makes halves change places or leaves them.
+    /// The table whose entry e is the entry of index e ^ `own`, under `mask`. Each bit of `own` swaps halves or
+    /// leaves them.
     fn of(&self, own: usize, mask: u8) -> u128 {
         let turned = self.zeros.iter().enumerate().fold(self.table, |table, (bit, zeros)| {
             let (step, turn) = (self.out << bit, 0u128.wrapping_sub((own >> bit & 1) as u128));

@@ -14,7 +14,7 @@ use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight};
 use crate::words::equal;
 use crate::{EMBED_FRAC, EMBED_WIDTH};
 
-/// `count` rows of the table: (count, outputs). Only the client knows which.
+/// `count` rows of the table: (count, outputs). Only the client knows which rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Embed<'t> {
     /// The table.
@@ -26,7 +26,8 @@ pub struct Embed<'t> {
 }
 
 impl<'t> Embed<'t> {
-    /// Refuses a table whose entries may leave the ring of embedded rows. Its scale tells both parties.
+    /// Refuses a table whose entries may leave the ring of embedded rows. Both parties know this from the table's
+    /// scale.
     fn check_table(&self) -> Result<(), Error> {
         // |w| < 2^(bits - frac) must stay below 2^(EMBED_WIDTH - 2 - EMBED_FRAC).
         let low = self.table.bits() - (EMBED_WIDTH - 2 - EMBED_FRAC);

@@ -6,8 +6,8 @@
 //! and [`fss::ladder`], which are prepared. The options of a session decide which one it uses
 //! ([`Options::evaluation`]); the choice is made when the table is fitted.
 //!
-//! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the
-//! table. **Revealed.** Nothing.
+//! **Range.** The range of the table; other inputs give garbage, which the caller muxes away. **Error.** The error of
+//! the table. **Revealed.** Nothing.
 
 use crate::operation::prelude::*;
 use crate::ops::fss::ladder::{self, Ladder};
@@ -34,17 +34,17 @@ enum Method {
 }
 
 impl Function {
-    /// Evaluated by look-up; the result has `out_frac` fractional bits.
+    /// A function evaluated by look-up. The result has `out_frac` fractional bits.
     pub fn lookup(table: impl Table + Send + 'static, out_frac: u32) -> Self {
         Function { method: Method::Lookup(Box::new(table)), out_frac }
     }
 
-    /// Evaluated by FSS keys on masked inputs; the result has `out_frac` fractional bits.
+    /// A function evaluated by FSS keys on masked inputs. The result has `out_frac` fractional bits.
     pub fn masked(table: FssTable, out_frac: u32) -> Self {
         Function { method: Method::Masked(table), out_frac }
     }
 
-    /// Evaluated by the tables of a ladder; the result has `out_frac` fractional bits.
+    /// A function evaluated by the tables of a ladder. The result has `out_frac` fractional bits.
     pub fn ladder(ladder: Ladder, out_frac: u32) -> Self {
         Function { method: Method::Ladder(ladder), out_frac }
     }
@@ -149,7 +149,7 @@ fn climbed(ladder: &Ladder, v: u64, i: usize) -> Option<u64> {
 /// f(x) of every entry.
 #[derive(Clone, Copy)]
 pub struct Evaluate<'f> {
-    /// f.
+    /// The function f.
     pub function: &'f Function,
 }
 
@@ -177,8 +177,9 @@ impl Operation for Evaluate<'_> {
         Ok(shaped(x.shape(), values))
     }
 
-    /// An input outside the range can only be garbage: the largest value that a truncation takes, which is noticed
-    /// where it is not muxed away. A table of all inputs that there may be refuses it, whatever its low bits are.
+    /// Outside the range the result can only be garbage: the largest value that a truncation takes, which is noticed
+    /// where it is not muxed away. A table of all inputs that there may be refuses such an input, whatever its low
+    /// bits are.
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let width = self.function.out_width();
         let garbage = (1u64 << (width - 2)) - 1;

@@ -2,7 +2,8 @@
 //!
 //! **Functionality.** Rows of signed words, the word in column i modulo `2^widths[i]` -> the same words modulo 2^64.
 //!
-//! **Source.** As a [truncation](super::truncate) that drops nothing, prepared: one exchange of a bit a word.
+//! **Source.** A [truncation](super::truncate) that drops nothing, in its prepared form: one exchange of a bit a
+//! word.
 //!
 //! **Range.** |x| < 2^(width - 2). **Error.** None. **Revealed.** Nothing.
 
@@ -51,7 +52,7 @@ impl Operation for ExtendColumns<'_> {
             flat(x).iter().zip(widths()).map(|(x, &width)| x.wrapping_add(offset(width)) & mask(width)).collect();
         let tops: Vec<u64> = raised.iter().zip(widths()).map(|(x, width)| x >> (width - 1)).collect();
         let both = prepared(s, &tops, correlations.unwrap_or_default(), self.wrap_bits())?;
-        // The shares wrap if either top bit is set: a + b - a b, of which this party's top bit is its part of a + b.
+        // The shares wrap if either top bit is set: a + b - a b. This party's top bit is its share of a + b.
         let words = raised.into_iter().zip(tops.iter().zip(both)).zip(widths());
         let extended = words.map(|((x, (top, both)), &width)| {
             x.wrapping_sub(top.wrapping_sub(both) << width).wrapping_sub(offset(width))

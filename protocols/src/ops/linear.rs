@@ -7,7 +7,8 @@
 //! With a [public](waggle_engine::WeightSpec::public) W each party multiplies its own share by it, because
 //! (x_c + x_s) W = x_c W + x_s W. Nothing is sent or prepared, and the product is exact.
 //!
-//! **Range.** |x W + b| < 2^(w - 1). **Error.** That of [`private`], or none. **Revealed.** Nothing.
+//! **Range.** |x W + b| < 2^(w - 1). **Error.** The error of [`private`], or none with a public W. **Revealed.**
+//! Nothing.
 
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
@@ -82,7 +83,7 @@ impl Operation for Linear<'_> {
         let values = self.weight.known()?;
         let outputs = self.weight.spec.outputs;
         let y = times_matrix(&integers(x, self.weight.width()), &values.matrix)?;
-        // The product must fit the ring, and so must what the bias makes of it.
+        // The product must fit the ring, and so must its sum with the bias.
         let product = twin.fitted("linear", shaped(&self.result(x.shape()), y), self.weight.width())?;
         let biases = (0..outputs).cycle().map(|j| i128::from(values.bias[j]));
         let sums = product.iter().zip(biases).map(|(&y, bias)| i128::from(y as i64) + bias).collect();

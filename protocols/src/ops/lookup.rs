@@ -12,7 +12,7 @@
 //! both:    share r_k p_k by correlated OTs on the bits of p_k, in the same round trip
 //! ```
 //!
-//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** That of the table: the
+//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** The error of the table:
 //! products are exact modulo 2^out_width. **Revealed.** Nothing: the masks r_k of the rows are fresh and uniform.
 
 use rand::Rng;
@@ -34,7 +34,7 @@ use crate::ops::{batch_items, batched_cost};
 /// low_0 and can tabulate the c_k over n; the receiver knows the p_k. Inputs must lie in [0, 2^(index_bits +
 /// low_bits) - 2^low_bits). Other inputs give garbage, which the caller muxes away.
 pub trait Table: Sync {
-    /// Its sizes.
+    /// The sizes of the table.
     fn shape(&self) -> TableShape;
     /// The factors p_k(low), k >= 1, for `low < 2^low_bits`.
     fn factors(&self, low: u64, out: &mut [u64]);
@@ -54,7 +54,7 @@ pub struct TableShape {
     pub out_width: u32,
     /// Whether there is a constant term (k = 0).
     pub constant: bool,
-    /// Sizes in bits of the public-range factors p_k, k >= 1: p_k < 2^bits.
+    /// Bits of each of the factors p_k, k >= 1: p_k < 2^bits. Public.
     pub factor_bits: Vec<u32>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn cost(table: &dyn Table, n: usize) -> Cost {
 
 struct Shape {
     lookup: LookupShape,
-    /// One OT per bit of a factor, factor by factor, entry by entry.
+    /// One OT per bit of a factor: entry by entry, and factor by factor within an entry.
     products: CotShape,
     table: TableShape,
     constant: usize,

@@ -152,7 +152,7 @@ impl Correlation for Triple {
         1
     }
 
-    /// Of one unit.
+    /// Cost of one unit.
     fn cost(&self, plans: &mut Plans, _: usize) -> Result<Cost, Error> {
         Ok(shared_cost(plans, self.shape(), self.width)?.offline())
     }
@@ -238,7 +238,8 @@ pub(crate) fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> 
         .work_at_both(Kernel::WordTerm, batch * m * k * n))
 }
 
-/// The plan that encrypts A or the one that encrypts B and multiplies transposed, whichever takes less time.
+/// The plan that takes less time: the one that encrypts A, or the one that encrypts B and multiplies transposed
+/// matrices. The bool says whether it is the latter.
 fn cheaper(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<(Arc<MatmulPlan>, bool), Error> {
     let MatmulShape { batch, m, k, n } = shape;
     let straight = plans.matmul(MatmulSpec { shape, width, weight_bits: width })?;
@@ -258,7 +259,7 @@ fn transpose(x: &[u64], batch: usize, rows: usize, columns: usize) -> Vec<u64> {
     out
 }
 
-/// The product in the clear modulo 2^64. It makes the local terms, and is the naive twin of both protocols.
+/// The product in the clear modulo 2^64. It computes the local terms, and is the naive twin of both protocols.
 pub fn multiply(shape: MatmulShape, a: &[u64], b: &[u64]) -> Vec<u64> {
     let MatmulShape { m, k, n, .. } = shape;
     let mut out = vec![0u64; shape.batch * m * n];

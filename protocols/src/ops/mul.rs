@@ -87,7 +87,7 @@ pub struct MulRows {
 impl Operation for MulRows {
     type Input<'a, F: Form> = (&'a F::Words, &'a F::Words);
     type Output<F: Form> = F::Words;
-    /// Rows and the entries of each.
+    /// Number of rows, and of the entries of each.
     type Size = [usize; 2];
 
     fn size<F: Form>(&self, (x, y): &(&F::Words, &F::Words)) -> [usize; 2] {
@@ -267,7 +267,7 @@ fn rows_by_ot(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Re
     Ok(out)
 }
 
-/// Rows of one batch. A row occupies memory as `n` OTs for every bit of its factor.
+/// Rows of one batch. A row takes as much memory as `n` OTs for every bit of its factor.
 fn rows_batch(n: usize, width: u32) -> usize {
     batch_items(n * width as usize)
 }
@@ -290,7 +290,7 @@ fn rows_by_ot_cost(rows: usize, n: usize, width: u32) -> Cost {
     batched_cost(rows, rows_batch(n, width), |rows| cross::two_way_cost(&rows_shape(rows, n, width)))
 }
 
-/// Shares of rows of `n` times their words `y`, with as many units of `masks`.
+/// Shares of rows of `n` times their words `y`, with one unit of `masks` for each row.
 fn prepared(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
     let units = masks.chunks_exact(2 * n + 1);
     let a = units.clone().flat_map(|unit| unit[..n].iter().copied());

@@ -54,7 +54,7 @@ pub struct Choose<const N: usize>;
 /// Hidden bits that can select words once.
 pub struct Selector<F: Form> {
     bits: F::Bits,
-    /// Between two parties, what was sent.
+    /// Between two parties, the OTs whose choices were sent.
     chosen: Option<Chosen>,
 }
 

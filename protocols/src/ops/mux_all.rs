@@ -34,7 +34,8 @@ const ANSWER: &str = "mux all/answer";
 /// Most bits of a selection: a table has an entry for each of their values.
 pub const MOST_BITS: usize = 8;
 
-/// Shares modulo 2^`width` of the words `x` where all bits are 1, equally many for each, and of 0 elsewhere.
+/// Shares modulo 2^`width` of the words `x` whose bits are all 1, and of 0 for other words. All words have equally
+/// many bits.
 pub(crate) fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());

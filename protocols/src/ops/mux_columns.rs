@@ -1,7 +1,7 @@
 //! Selection by prepared bits: shared bits times shared words, in one exchange.
 //!
-//! **Functionality.** Items of b bits, shared by exclusive-or, and of w words for each bit, those of bit i modulo
-//! `2^widths[i]` -> shares of bit i times its words.
+//! **Functionality.** Items of b bits, shared by exclusive-or, with w words for each bit, where the words of bit i
+//! are modulo `2^widths[i]` -> shares of bit i times its words.
 //!
 //! **Source.** Beaver's masks (CRYPTO 1991), of which one is a bit:
 //!
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! B (1, rho_s) is B_s (1, rho_s) + B_c (1 - 2 B_s) (1, rho_s): one random OT with the client's choice B_c. B rho_c
-//! takes one with the server's choice.
+//! takes one random OT with the server's choice B_s.
 //!
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing: every mask is uniform and masks nothing else.
 
@@ -30,7 +30,7 @@ const STEP: &str = "mux/selections";
 /// Bits (items, bits) times words (items, bits * `words`): a bit's words stand together.
 #[derive(Clone, Copy, Debug)]
 pub struct MuxColumns<'w> {
-    /// Bits of the ring of every bit's words, each 1..=64. There are at most 64.
+    /// Bits of the ring of every bit's words, each 1..=64. There are at most 64 bits.
     pub widths: &'w [u32],
     /// Words that a bit selects, at least 1.
     pub words: usize,
@@ -38,8 +38,8 @@ pub struct MuxColumns<'w> {
 
 /// Random bits and words, and shares of their products. Unit: an item.
 ///
-/// A party's words of an item: its shares of the bits in one word, shares of the bits as numbers, and for every word
-/// its share of rho and a share of the bit times rho.
+/// A party's words of an item: its shares of the bits in one word, then its shares of the bits as numbers, and for
+/// every word its share of rho and a share of the bit times rho.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Selection {
@@ -50,12 +50,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The products of one party's choices with so many words for each.
+    /// The OTs for one party's choices, each of which selects `words` words.
     fn products(&self, n: usize, words: usize) -> waggle_ot::CotShape {
         waggle_ot::CotShape::new(n * self.widths.len(), words, &self.widths).expect("widths of 1..=64")
     }
 
-    /// The products in which `role` chooses. The server also supplies the bits themselves.
+    /// The OTs in which `role` chooses. The server also supplies the bits themselves.
     fn chosen_by(&self, role: Role, n: usize) -> waggle_ot::CotShape {
         self.products(n, self.words + usize::from(role == Role::Client))
     }
@@ -69,7 +69,7 @@ impl Selection {
         Unit { bits: words[0], numbers, products: products.as_chunks().0 }
     }
 
-    /// Width of what is opened of an item.
+    /// Widths of the words that are opened for an item.
     fn opened_widths(&self) -> Vec<u32> {
         let words = self.widths.iter().flat_map(|&width| std::iter::repeat_n(width, self.words));
         std::iter::repeat_n(1, self.widths.len()).chain(words).collect()
@@ -80,7 +80,7 @@ impl Selection {
 struct Unit<'u> {
     bits: u64,
     numbers: &'u [u64],
-    /// For every word its share of rho, and a share of the bit times rho.
+    /// For every word, this party's share of rho and its share of the bit times rho.
     products: &'u [[u64; 2]],
 }
 
@@ -103,7 +103,7 @@ impl Correlation for Selection {
     fn deal(&self, d: &mut Dealing<'_>, n: usize) -> Result<[Vec<u64>; 2], Error> {
         let columns = self.widths.len();
         let bits = d.draw_both(n, columns as u32);
-        // Of every column the bit as a number, then its products.
+        // For every column the bit as a number, then its products.
         let widths: Vec<u32> =
             self.widths.iter().flat_map(|width| std::iter::repeat_n(*width, 1 + self.words)).collect();
         let rho = d.draw_both(n * columns * self.words, 64);
@@ -168,7 +168,7 @@ impl Correlation for Selection {
             s.reserve(Role::Client, count)?;
             let sender = s.sender().random(count)?;
             let (choices, receiver) = s.receiver().random(count)?;
-            // This party's words of a bit. The server's first is 1, for the bit itself.
+            // This party's words of a bit. The server's first word is 1, for the bit itself.
             let ones = usize::from(s.is_server());
             let mut words = Vec::with_capacity(others.values());
             for &width in self.widths.iter().cycle().take(count) {
@@ -189,10 +189,10 @@ impl Correlation for Selection {
                 out.push((0..bits).rev().fold(0, |all, bit| all << 1 | choices.get(item * bits + bit)));
                 let mut products = Vec::with_capacity(2 * bits * self.words);
                 for (&width, (((words, bit), given), taken)) in self.widths.iter().zip(all.by_ref()) {
-                    // B_own times this party's words, and the OTs that it gave and took.
+                    // B_own times this party's words, with its shares from the OTs in which it supplied these words.
                     let kept: Vec<u64> =
                         words.iter().zip(given).map(|(x, given)| if_bit(bit, *x, 0).wrapping_add(*given)).collect();
-                    // The server's 1 stands in what it kept, and in what the client took.
+                    // The product of the server's 1 is in what the server kept, and in what the client took.
                     let ((one, kept), (other, taken)) = (kept.split_at(ones), taken.split_at(1 - ones));
                     out.extend(one.iter().chain(other).map(|one| one & mask(width)));
                     let pairs = words[ones..].iter().zip(kept.iter().zip(taken));

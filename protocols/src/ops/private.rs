@@ -137,7 +137,8 @@ pub(super) fn masks(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'
     }
 }
 
-/// The server's share of X W for the client's random X. If `more` is to be made, requests are taken in meanwhile.
+/// The server's share of X W for the client's random X. If there are `more` products, requests are taken in
+/// meanwhile.
 pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>, more: bool) -> Result<Vec<u64>, Error> {
     match s.options().masks {
         Masks::Seeded => seeded_share(s, spec, factor, more),
@@ -153,7 +154,7 @@ pub(super) fn masks_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Er
     }
 }
 
-/// What the server multiplies by.
+/// The matrix by which the server multiplies.
 #[derive(Clone, Copy)]
 pub(super) enum Factor<'a> {
     /// A matrix of its model.
@@ -178,8 +179,8 @@ enum Side<'a> {
     Server(Option<&'a [u64]>, &'a FixedMatrix),
 }
 
-/// Shares of X W for `rows` rows modulo 2^`width`; with `masks`, in the prepared form. `x` is this party's share of
-/// X, or `None` on a server that has none of it.
+/// Shares of X W for `rows` rows modulo 2^`width`. With `masks`, takes the prepared form. `x` is this party's share
+/// of X, or `None` on a server that has no share of X.
 pub(super) fn product(
     s: &mut Session,
     weight: &FixedWeight,
@@ -222,7 +223,7 @@ pub(super) fn cost(
     direct_cost(plans, MaskedRow::of(weight, width).spec(rows))
 }
 
-/// `cost` and the work of `roles` that multiply `rows` rows of their own by the integers of `weight`.
+/// `cost` and the work of the parties `roles`, which multiply `rows` rows of their own by the integers of `weight`.
 pub(super) fn own_cost(cost: Cost, roles: &[Role], weight: &FixedWeight, rows: usize) -> Cost {
     let entries = weight.spec.inputs * weight.spec.outputs;
     roles.iter().fold(cost, |cost, &role| {
@@ -230,7 +231,7 @@ pub(super) fn own_cost(cost: Cost, roles: &[Role], weight: &FixedWeight, rows: u
     })
 }
 
-/// The client's share of X W, of which it has `x`.
+/// The client's share of X W. `x` is its share of X.
 pub(super) fn ask(s: &mut Session, spec: MatmulSpec, x: &[u64]) -> Result<Vec<u64>, Error> {
     let plan = s.plans().matmul(spec)?;
     let key = s.own_key(plan.set(), plan.packed())?;
@@ -240,7 +241,7 @@ pub(super) fn ask(s: &mut Session, spec: MatmulSpec, x: &[u64]) -> Result<Vec<u6
     Ok(plan.decrypt(&key, &download)?)
 }
 
-/// The server's share of X W, of which it has W, and `x` if X is shared.
+/// The server's share of X W. `x` is its share of X, if X is shared.
 pub(super) fn answer(
     s: &mut Session,
     spec: MatmulSpec,
@@ -284,8 +285,8 @@ fn seeded_masks(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) 
     Ok([r, plan.finish(&key, &response)?])
 }
 
-/// Sends the request of the product that comes next. Does nothing where the peer does not have the key yet, which
-/// goes before its first request.
+/// Sends the request of the product that comes next. Does nothing if the peer does not have the key yet, because the
+/// key goes before the first request.
 fn ask_ahead(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> Result<(), Error> {
     let plan = s.plans().seeded(spec)?;
     let Some(key) = s.known_key(plan.set(), plan.packed()) else { return Ok(()) };
@@ -295,7 +296,7 @@ fn ask_ahead(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> 
     Ok(())
 }
 
-/// The server's share of the same product.
+/// The server's share of the product for which [`seeded_masks`] gives the client's share.
 fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>, more: bool) -> Result<Vec<u64>, Error> {
     let plan = s.plans().seeded(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;

@@ -57,7 +57,7 @@ pub struct Quickselect {
 impl Operation for Quickselect {
     type Input<'a, F: Form> = &'a F::Words;
     type Output<F: Form> = Vec<Vec<usize>>;
-    /// Rows and keys of each.
+    /// Number of rows, and of the keys of each.
     type Size = [usize; 2];
 
     fn size<F: Form>(&self, keys: &&F::Words) -> [usize; 2] {
@@ -67,7 +67,7 @@ impl Operation for Quickselect {
         }
     }
 
-    /// Of the mean run.
+    /// Cost of the mean run.
     fn cost(&self, &[rows, n]: &[usize; 2], _: bool, _: &mut Plans) -> Result<Cost, Error> {
         let round = |count: usize| compare::cost(count, 1, self.width).then(opening::open_cost(count, &[1]));
         let rounds = &expected(rows, n, self.k).profile;
@@ -108,7 +108,7 @@ impl Operation for Quickselect {
 /// would need some 40, but in four or five rounds more.
 pub const FINISH: usize = 16;
 
-/// A comparison of the keys at two positions of a row.
+/// A row and two positions in it, whose keys are compared.
 pub(crate) type Pair = (usize, usize, usize);
 
 /// A row that is not settled.
@@ -122,7 +122,7 @@ struct Open {
 
 impl Open {
     fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
-        // All pairs, or the others with the pivot.
+        // The pairs to compare: all pairs of active keys, or the pivot with all others.
         let pivots = if self.active.len() <= FINISH { self.active.len() } else { 1 };
         let others = move |p: usize| self.active[p + 1..].iter().map(move |&other| (self.row, other, self.active[p]));
         (0..pivots).flat_map(others)
@@ -223,7 +223,7 @@ pub struct Expected {
     pub comparisons: f64,
     /// Mean number of rounds.
     pub rounds: f64,
-    /// Comparisons of each round of a run that stands for the mean, in rounds and comparisons.
+    /// Comparisons of each round of a run with the mean number of rounds and the mean number of comparisons.
     pub profile: Vec<usize>,
 }
 

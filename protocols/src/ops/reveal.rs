@@ -5,7 +5,8 @@
 //! - [`Open`] opens x to both parties.
 //! - [`RevealRounded`] opens x to the party `to`, rounded at random to a multiple of 2^d on a random grid.
 //!
-//! **Range.** Any; for [`RevealRounded`] |x| < 2^(w - 2), d < w - 1. **Error.** None; there below 2^d, with mean 0.
+//! **Range.** Any; for [`RevealRounded`] |x| < 2^(w - 2), d < w - 1. **Error.** None; for [`RevealRounded`] below
+//! 2^d, with mean 0.
 //!
 //! **Revealed.** x modulo 2^w to `to`, or to both. Only the low w bits of a share are sent: higher bits may depend on
 //! more than x, and they never leave.

@@ -17,8 +17,8 @@
 //! selection is [`mux_all`] by the entry's k = g - 1 bits; in smaller groups some of them are public
 //! ones. Neighbouring messages of one party are one flow, so a round takes four flows.
 //!
-//! Larger groups take fewer rounds and more comparisons of each entry. The parties choose the rounds that take least
-//! time by the lengths and the link. Groups are small on fast links and for many rows.
+//! Larger groups take fewer rounds and more comparisons of each entry. The parties choose the rounds that take the
+//! least time for the given lengths and link. Groups are small on fast links and for many rows.
 //!
 //! **Range.** Entries, and differences of entries of a row, are signed w-bit values. Every row has at least one
 //! entry. **Error.** None. **Revealed.** Nothing.
@@ -94,7 +94,7 @@ impl Operation for RowMax<'_> {
 /// Entries of the largest group. Beyond, tables outgrow what the saved rounds are worth.
 const LARGEST_GROUP: usize = 8;
 
-/// Flows of a round. Its last message is followed by the same party's first of the next round.
+/// Flows of a round. The round's last message and the first of the next round come from the same party, in one flow.
 const ROUND_FLOWS: u64 = 4;
 
 /// Picoseconds of processor time for an OT and for a byte sent, both parties one after the other: measured, rounded.
@@ -135,7 +135,7 @@ impl Round {
     }
 }
 
-/// [`arities`], which are searched for once.
+/// [`arities`], searched for once.
 fn rounds(rows: &Counts, width: u32, plans: &mut Plans) -> Arc<[usize]> {
     plans.rounds(rows, width, |options| prices(width, options), |prices| arities(rows, prices))
 }
@@ -156,7 +156,7 @@ fn prices(width: u32, options: &Options) -> RoundPrices {
     }
 }
 
-/// The best rounds that leave one winner of so many entries.
+/// The fastest rounds whose groups multiply to the product at the same place.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     time: u128,
@@ -170,7 +170,7 @@ struct Path {
 #[derive(Clone)]
 struct Product {
     value: usize,
-    /// The places of its products with 2, 3, ... [`LARGEST_GROUP`], as far as they are there.
+    /// The places of its products with 2, 3, ... [`LARGEST_GROUP`], if they are in the list.
     next: [Option<usize>; LARGEST_GROUP - 1],
 }
 
@@ -188,7 +188,7 @@ fn products_up_to(most: usize) -> Vec<Product> {
     values.iter().map(|&value| Product { value, next: next(value) }).collect()
 }
 
-/// The products up to the first that is at least `longest`, or more of them.
+/// The products up to the first that is at least `longest`, and possibly more.
 fn products(longest: usize) -> Cow<'static, [Product]> {
     const MOST: usize = 1 << 20;
     static KNOWN: LazyLock<Vec<Product>> = LazyLock::new(|| products_up_to(MOST));
@@ -204,12 +204,12 @@ fn arities(rows: &Counts, prices: &RoundPrices) -> Vec<usize> {
     let end = products.partition_point(|product| product.value < rows.longest());
     let mut paths: Vec<Option<Path>> = vec![None; end + 1];
     paths[0] = Some(Path { time: 0, before: 0, arity: 1 });
-    // Winners that are left, and those left at the last path that went on.
+    // Numbers of winners that are left here, and at the last path that was continued.
     let (mut left, mut left_last, mut time_last) = (Vec::new(), Vec::new(), 0);
     for (place, product) in products[..end].iter().enumerate() {
         let Some(Path { time, .. }) = paths[place] else { continue };
         rows.divide_into(product.value, &mut left);
-        // Some paths cannot become better than one that leads to the end, or to as many winners.
+        // A path cannot become the best if a faster one leads to the end, or to as many winners.
         let ended = paths[end].is_some_and(|best| best.time <= time);
         let known = left == left_last && time_last <= time;
         if ended || known {

@@ -5,11 +5,12 @@
 //! **Source.** The sum of x^2 is the sums of x_s^2 and x_c^2, which are local, and 2 <x_s, x_c>. Many rows take the
 //! inner product under RLWE ([`super::private`]): a ciphertext holds many entries on the way up, and many rows on the
 //! way down. Few rows take OTs on the bits of one share (Gilboa, CRYPTO 1999) or OLE ([`waggle_he::OlePlan`]), where
-//! those send fewer bytes than the product and its keys. All are modulo 2^(w-1), because <x_s, x_c> is doubled.
+//! these send fewer bytes than the product and its keys. Inner products are modulo 2^(w-1), because <x_s, x_c> is
+//! doubled.
 //!
 //! *Prepared.* Offline, the parties share random rows a and the sums of their squares, in large batches. The client's
-//! share is what a request makes of its seeds ([`waggle_he::SeededPlan`]), and a random bit on top. Online, they open
-//! d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
+//! share of a is what a request makes of its seeds ([`waggle_he::SeededPlan`]), with a random bit on top. Online,
+//! they open d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
 //!
 //! **Range.** Any, modulo 2^w. **Error.** None by OT; by inner products twice [`waggle_he::ProductPlan::lsb_error`];
 //! by OLE at most 2 in the last place for every square.
@@ -161,14 +162,14 @@ enum Way {
 }
 
 enum Entries {
-    /// By OTs on the bits of the client's.
+    /// By OTs on the bits of the client's entries.
     Ots,
     Ole(Arc<OlePlan>),
 }
 
 impl Way {
-    /// The way that sends the fewest bytes for `rows` of `n`, keys included, and its cost. `inner` is that of the
-    /// product.
+    /// The way that sends the fewest bytes for `rows` of `n`, keys included, and its cost. `inner` gives the cost of
+    /// the product of rows.
     fn cheapest(
         plans: &mut Plans,
         [rows, n]: [usize; 2],
@@ -231,7 +232,7 @@ fn direct(s: &mut Session, x: &[u64], [rows, n]: [usize; 2], width: u32) -> Resu
     Ok(whole(x, n, half).collect())
 }
 
-/// Shares of the sums of squares of rows of `n`, with as many units of `masks`.
+/// Shares of the sums of squares of rows of `n`, with one unit of `masks` for each row.
 fn prepared(s: &mut Session, x: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
     let a = masks.chunks_exact(n + 1).flat_map(|unit| unit[..n].iter().copied());
     let difference: Vec<u64> = minus(x, a.clone()).collect();

@@ -171,8 +171,8 @@ impl Correlation for Wrap {
     }
 }
 
-/// Shares of a b for the server's bits a and the client's b, of which `own` are this party's, by as many `wraps` of
-/// `bits` bits.
+/// Shares of a b for the server's bits a and the client's bits b. `own` are this party's bits. Each product takes one
+/// of `wraps`, which are of `bits` bits.
 pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64], bits: u32) -> Result<Vec<u64>, Error> {
     assert_eq!(own.len(), wraps.len(), "a correlation for every word");
     opening::spend(s, "", wraps.iter().copied(), &[bits + 1])?;
@@ -210,7 +210,7 @@ pub(crate) fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Resul
     })
 }
 
-/// [`truncate`] with shares of a b that `both` makes of this party's top bits, if there is a wrap to correct.
+/// [`truncate`], where `both` makes shares of a b of this party's top bits if there is a wrap to correct.
 fn truncate_by(
     s: &mut Session,
     x: &mut [u64],
@@ -227,7 +227,7 @@ fn truncate_by(
     }
     x.iter_mut().for_each(|x| *x &= mask(width));
     if wrap_bits(how).is_some() {
-        // This party's own top bit is its part of a + b.
+        // This party's own top bit is its share of a + b.
         let tops: Vec<u64> = x.iter().map(|x| x >> (width - 1)).collect();
         let both = both(s, &tops)?;
         for ((x, top), both) in x.iter_mut().zip(tops).zip(both) {

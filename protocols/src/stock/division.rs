@@ -1,13 +1,13 @@
-//! Needs in parts of about equal work, which sessions of their own make.
+//! Needs divided into parts of about equal work, each of which a session of its own makes.
 //!
 //! A division depends on the needs and the number of parts alone. So both parties find the same division, and so do
 //! the session that makes a part and the session that spends it, on any link and with any plan of ciphertexts.
 //!
-//! *Work* is estimated as the bytes that making a need sends under the default [`Options`], and those that a party
-//! keeps of it: for a small model the time follows this sum within a third, whatever the kind. What is more than a
-//! share of all work is cut into ranges of units. A cached operand stays in one piece, because all its products share
-//! a mask. The pieces are dealt out, the largest first, to whichever part has least so far. Thus no part has more
-//! than a share and the largest piece.
+//! *Work* is estimated as the bytes that making a need sends under the default [`Options`], plus the bytes that a
+//! party keeps of it: for a small model the time follows this sum within a third, whatever the kind. A need with more
+//! work than an equal share of all work is cut into ranges of units. A cached operand stays in one piece, because all
+//! its products share a mask. The pieces are dealt out, the largest first, to whichever part has the least work so
+//! far. Thus no part has more work than a share plus the largest piece.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +21,7 @@ use crate::preparation::{Job, jobs};
 use crate::stock::{Needs, Part};
 
 impl Needs {
-    /// The part `part` of what is needed. Together the parts need the same, and equal needs have equal parts.
+    /// The part `part` of these needs. Together the parts have exactly these needs, and equal needs have equal parts.
     ///
     /// # Errors
     /// If a kind cannot be made at all.
@@ -29,7 +29,7 @@ impl Needs {
         Ok(self.parts(part)?.swap_remove(part.index()))
     }
 
-    /// [`Needs::part`] of all parts beside `part`, itself included, in order.
+    /// [`Needs::part`] for all parts of the division that `part` belongs to, in order.
     ///
     /// # Errors
     /// If a kind cannot be made at all.
@@ -39,7 +39,7 @@ impl Needs {
             return Ok(vec![self.clone()]);
         }
         let mut parts: Vec<Needs> = part.all().map(|part| self.cots_of(part)).collect();
-        // Of two pieces of equal work the first comes first, and of two parts with equal loads, too.
+        // Ties go to the earlier of two pieces with equal work, and to the earlier of two parts with equal loads.
         let mut pieces = self.pieces(of)?;
         pieces.sort_by_key(|(work, _)| Reverse(*work));
         let mut loads: BinaryHeap<_> = (0..of).map(|at| Reverse((0u128, at))).collect();
@@ -55,13 +55,14 @@ impl Needs {
         Ok(parts)
     }
 
-    /// Everything but the OTs in pieces, none of several units above a share of `of`, with the work that each takes.
+    /// All needs but the OTs, cut into pieces, each with its work. No piece of several units has more than 1 / `of`
+    /// of all work.
     fn pieces(&self, of: usize) -> Result<Vec<(u128, Job<'_>)>, Error> {
         let mut plans = Plans::new(Options::default());
         let mut whole = Vec::with_capacity(self.units.len() + self.operands.len());
         for job in jobs(self, &Options::DEFAULT) {
             let kept = match job {
-                // The mean of both parties.
+                // The mean of both parties, 8 bytes a word.
                 Job::Units(kind, units) => 4 * (units * (kind.words(Role::Client) + kind.words(Role::Server))) as u64,
                 Job::Operand(_, events) => 8 * events.words(),
                 Job::Cots(..) => continue,
@@ -92,7 +93,7 @@ impl Needs {
     }
 }
 
-/// The part of `count` in range `at` of `of` about equal ones.
+/// The amount in range `at` if `count` is divided into `of` about equal ranges.
 fn range(count: u64, at: usize, of: usize) -> u64 {
     let end = |at: usize| (u128::from(count) * at as u128 / of as u128) as u64;
     end(at + 1) - end(at)
@@ -175,7 +176,7 @@ mod tests {
             for role in [Role::Client, Role::Server] {
                 prop_assert_eq!(parts.iter().map(|part| part.words(role)).sum::<u64>(), needs.words(role));
             }
-            // A party that makes one part finds the same one.
+            // A party that makes one part alone finds the same part.
             let last = Part::new(of, of).unwrap();
             prop_assert_eq!(&needs.part(last).unwrap(), &parts[last.index()]);
         }
@@ -192,7 +193,7 @@ mod tests {
                 let whole = !matches!(piece, Job::Units(_, 2..));
                 prop_assert!(whole || *work <= 2 * total.div_ceil(of.into()), "{work} of {total} in {of}");
             }
-            // By units, and by the whole operand.
+            // Work of one unit by kind, and of each operand as a whole.
             let mut each: BTreeMap<CorrelationKind, (u128, u128)> = BTreeMap::new();
             let mut operands = BTreeMap::new();
             for (work, piece) in pieces {

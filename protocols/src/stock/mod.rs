@@ -56,7 +56,7 @@ impl Stock {
     /// afterwards. Panics unless the stock was prepared for these needs and not used.
     ///
     /// # Errors
-    /// Those of `sink`, and [`StockError`] if the temporary file fails.
+    /// Errors of `sink`, and [`StockError`] if the temporary file fails.
     pub fn drain<E: From<StockError>>(
         mut self,
         needs: &Needs,
@@ -78,10 +78,11 @@ impl Stock {
         Ok(())
     }
 
-    /// The stock of the words that `source` fills in, in the order of [`Stock::drain`]: [`Needs::words`] in all.
+    /// A stock of the words that `source` fills in, in the order of [`Stock::drain`]. There are [`Needs::words`]
+    /// words.
     ///
     /// # Errors
-    /// Those of `source`, and [`StockError`] if the temporary file fails.
+    /// Errors of `source`, and [`StockError`] if the temporary file fails.
     pub fn refill<E: From<StockError>>(
         needs: &Needs,
         role: Role,
@@ -92,11 +93,11 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Adds the words of another part, as [`Stock::refill`] takes them: behind those that are there. No cached
+    /// Adds the words of another part in the order of [`Stock::refill`], behind the words that are there. No cached
     /// operand may come twice, as none does among the parts of [`Needs::parts`]; otherwise this panics.
     ///
     /// # Errors
-    /// Those of `source`, and [`StockError`] if the temporary file fails. The stock must not be used then.
+    /// Errors of `source`, and [`StockError`] if the temporary file fails. The stock must not be used then.
     pub fn add<E: From<StockError>>(
         &mut self,
         needs: &Needs,
@@ -114,8 +115,8 @@ impl Stock {
         Ok(())
     }
 
-    /// The part of `needs` that is not there. OTs are listed as they are, because their pools are filled up to a
-    /// number, and so are operands, whose masks fit the products of one run alone.
+    /// The part of `needs` that is not in this stock. OTs and operands are listed in full: pools of OTs are filled up
+    /// to a number, and the masks of an operand fit the products of one run alone.
     pub fn missing(&self, needs: &Needs, role: Role) -> Needs {
         let units = needs.units.iter().filter_map(|(kind, &units)| {
             let held = self.queues.get(kind).map_or(0, |queue| queue.len() / kind.words(role));
@@ -124,12 +125,14 @@ impl Stock {
         Needs { units: units.collect(), ..needs.clone() }
     }
 
-    /// Forgets all cached operands, with masks that no product has asked for. Other operands may take their names.
+    /// Forgets all cached operands and their masks that no product has asked for. Other operands may then take their
+    /// names.
     pub fn forget_operands(&mut self) {
         self.operands = PreparedMasks::default();
     }
 
-    /// Takes `need` out, after making what is missing on the spot. `matrix` is the server's, if the kind has one.
+    /// Takes `need` out of the stock, after making what is missing. `matrix` is the server's matrix, if the kind has
+    /// one.
     pub(crate) fn take(
         &mut self,
         session: &mut Session,
@@ -150,7 +153,7 @@ impl Stock {
         Ok(taken)
     }
 
-    /// Makes `batch` units of `kind`, and puts them behind those that are there.
+    /// Makes `batch` units of `kind`, and puts them behind the units that are there.
     pub(crate) fn fill(
         &mut self,
         session: &mut Session,
@@ -158,7 +161,7 @@ impl Stock {
         batch: usize,
         pipeline: &mut Pipeline<'_>,
     ) -> Result<(), Error> {
-        // Putting away what was made is part of making it.
+        // Putting units into the stock counts as a part of making them.
         session.offline(|s| {
             let words = Zeroizing::new(kind.make(s, batch, pipeline)?);
             debug_assert_eq!(words.len(), batch * kind.words(s.role()));
@@ -167,11 +170,11 @@ impl Stock {
     }
 }
 
-/// A stock without words: how many units of each kind there are.
+/// A stock without words, which only counts the units of each kind.
 #[derive(Debug, Default)]
 pub struct Levels {
     units: BTreeMap<CorrelationKind, usize>,
-    /// Masks of cached operands, only their sizes.
+    /// The sizes of the masks of cached operands.
     pub operands: PreparedMasks,
 }
 
@@ -183,7 +186,7 @@ impl Levels {
         Levels { units: needs.units.clone(), operands }
     }
 
-    /// Takes `need` out and returns the cost of what is made on the spot.
+    /// Takes `need` out and returns the cost of making what is missing.
     pub fn take(&mut self, plans: &mut Plans, need: &Need) -> Result<Cost, Error> {
         let Need { kind, units } = need;
         let mut missing = *units;

@@ -11,24 +11,25 @@ use crate::cached::Events;
 use crate::correlation::CorrelationKind;
 use crate::stock::Uses;
 
-/// The most OTs that are made ahead in each direction, 16 bytes each on either side; more are made when they run out.
+/// The most OTs that are made ahead in each direction. An OT takes 16 bytes on either side. More are made when they
+/// run out.
 pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 
-/// Correlations that a run takes from the stock, as its plan lists them. In large batches they are cheap.
+/// Correlations that a run takes from the stock, as its plan lists them. Made in large batches, they are cheap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
     /// Units of every kind of correlation.
     pub units: BTreeMap<CorrelationKind, usize>,
     /// Products with every cached operand.
     pub operands: BTreeMap<OperandId, Events>,
-    /// OTs of the online steps with the client as OT sender, and with the server.
+    /// OTs of the online steps: first those with the client as OT sender, then those with the server.
     pub cots: [u64; 2],
     /// The amounts that each account takes.
     pub uses: Uses,
 }
 
 impl Needs {
-    /// Everything but the OTs: what a stock holds.
+    /// All needs but the OTs: those that a stock holds.
     pub fn stored(&self) -> Needs {
         Needs { cots: [0; 2], ..self.clone() }
     }
@@ -43,7 +44,7 @@ impl Needs {
         Needs { operands: BTreeMap::new(), ..self.clone() }
     }
 
-    /// The part `count` / `of` of everything but products with cached operands, rounded up.
+    /// The fraction `count` / `of` of everything but products with cached operands, rounded up.
     pub fn share(&self, count: usize, of: usize) -> Needs {
         let part = |all: u64| (u128::from(all) * count as u128).div_ceil(of.max(1) as u128) as u64;
         let units = self.units.iter().map(|(kind, units)| (kind.clone(), part(*units as u64) as usize));
@@ -51,7 +52,7 @@ impl Needs {
         Needs { units, operands, cots: self.cots.map(part), uses: self.uses.clone() }
     }
 
-    /// The needs listed here and not in `before`, the list of a part of the same run that ended earlier.
+    /// The needs listed here and not in `before`, which lists an earlier part of the same run, from its beginning on.
     pub fn since(&self, before: &Needs) -> Needs {
         let units = self.units.iter().map(|(kind, units)| {
             let earlier = before.units.get(kind).copied().unwrap_or(0);
@@ -69,7 +70,7 @@ impl Needs {
         }
     }
 
-    /// Adds what `other` lists. Operands of one name follow each other.
+    /// Adds what `other` lists. The products of an operand that both list follow one another.
     pub fn add(&mut self, other: Needs) {
         for (kind, units) in other.units {
             *self.units.entry(kind).or_default() += units;
@@ -84,7 +85,7 @@ impl Needs {
         self.uses.add(&other.uses);
     }
 
-    /// Bytes of the temporary file of `role`, at most.
+    /// The most bytes that the temporary file of `role` takes.
     pub fn bytes(&self, role: Role) -> u64 {
         self.words(role).saturating_mul(8)
     }

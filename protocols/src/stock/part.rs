@@ -1,4 +1,4 @@
-//! Which part of how many: parts of a whole that are made apart, by whoever is free.
+//! A part of a whole whose parts are made apart, by whoever is free.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Most parts of one whole. Every part costs base OTs, so many more would cost more than they save.
 pub const MAX_PARTS: u32 = 256;
 
-/// Part `number` of `of`, counted from 1. Text: `2/4`.
+/// Part `number` of `of` parts, counted from 1. The text form is `2/4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "(u32, u32)", into = "(u32, u32)")]
 pub struct Part {
@@ -17,19 +17,19 @@ pub struct Part {
     number: u32,
 }
 
-/// No part of anything.
+/// The error for a text or numbers that name no part.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{text}` is no part: expected I/N, with I from 1 to N and N at most {MAX_PARTS}")]
 pub struct PartError {
-    /// The text given.
+    /// The text.
     pub text: String,
 }
 
 impl Part {
-    /// All of it.
+    /// The whole, as its only part.
     pub const WHOLE: Part = Part { of: 1, number: 1 };
 
-    /// Part `number` of `of`.
+    /// Part `number` of `of` parts.
     ///
     /// # Errors
     /// [`PartError`] unless 1 <= `number` <= `of` <= [`MAX_PARTS`].
@@ -42,7 +42,7 @@ impl Part {
         }
     }
 
-    /// Counted from 1.
+    /// The number of this part, counted from 1.
     pub fn number(self) -> u32 {
         self.number
     }
@@ -52,7 +52,7 @@ impl Part {
         self.of
     }
 
-    /// Counted from 0.
+    /// The number of this part, counted from 0.
     pub fn index(self) -> usize {
         self.number as usize - 1
     }

@@ -1,16 +1,15 @@
 //! Things made ahead, and the accounts that take them.
 //!
 //! Correlations of one kind are made in large batches, over all layers at once, so that one message serves many
-//! operations. The ledger books it where it is needed: what the making of a kind sent is divided among the accounts
-//! of the operations that take it, in proportion to what each takes, in whole bytes ([`waggle_net::Ledger::divide`]).
-//! That is units of a kind of correlation; words of the masks of a product with a cached operand; OTs of online
-//! steps. Both parties count it in the same plan, so both ledgers and the plan of a session divide alike, to the
-//! byte.
+//! operations. The ledger books what was sent for them where it is needed: among the accounts of the operations that
+//! take a kind, in proportion to the amount that each takes, in whole bytes ([`waggle_net::Ledger::divide`]). Amounts
+//! are units of a kind of correlation, words of the masks of a product with a cached operand, or OTs of online steps.
+//! Both parties count them in the same plan, so both ledgers and the plan of a session divide alike, to the byte.
 //!
 //! - Refills of the pools of OTs while a kind is made count as a part of it.
 //! - Keys of homomorphic encryption are booked as `setup`. They stay with the kind that first needs them: they are
 //!   sent once, and serve everything that follows.
-//! - A part of a pool, or some slices of a turn, are divided as the whole would be.
+//! - If only a part of a pool or of a turn is made, its account is divided as the whole would be.
 //! - What is made on the spot is booked where it is needed from the start.
 
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ use waggle_net::Role;
 
 use crate::correlation::CorrelationKind;
 
-/// Things made in one go.
+/// A kind of things that are made ahead together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Use {
     /// Units of a kind of correlation.
@@ -37,7 +36,7 @@ pub enum Use {
 pub struct Uses(Arc<BTreeMap<Use, BTreeMap<String, u64>>>);
 
 impl Uses {
-    /// The account `path` takes so much of `what`.
+    /// Notes that the account `path` takes `amount` of `what`.
     pub fn note(&mut self, what: Use, path: &str, amount: u64) {
         let accounts = Arc::make_mut(&mut self.0).entry(what).or_default();
         match accounts.get_mut(path) {
@@ -46,7 +45,7 @@ impl Uses {
         }
     }
 
-    /// The accounts that take `what`, and how much.
+    /// The accounts that take `what`, and the amount that each takes.
     pub(crate) fn shares(&self, what: &Use) -> Vec<(&str, u64)> {
         let accounts = self.0.get(what).into_iter().flatten();
         accounts.map(|(path, amount)| (&path[..], *amount)).collect()
@@ -68,7 +67,7 @@ impl Uses {
         since
     }
 
-    /// Hands all accounts to `see`.
+    /// Calls `see` for every amount: what is taken, by which account, and how much of it.
     pub fn each(&self, mut see: impl FnMut(&Use, &str, u64)) {
         for (what, accounts) in &*self.0 {
             accounts.iter().for_each(|(path, amount)| see(what, path, *amount));

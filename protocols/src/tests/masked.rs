@@ -125,7 +125,7 @@ fn results_are_the_tables_over_the_whole_range() {
         let [(client, c), (server, s)] = both(TWO_PHASES, |abb| {
             let s = abb.session();
             let correlations = prepare(s, &shape, x.len())?;
-            // In two pieces; the second is spent first.
+            // Correlations are spent in two pieces, the second one first.
             let (cut, size) = (x.len() / 3, shape.correlation_words());
             let own = &shares[s.role() as usize];
             let mut back = run(s, &table, &correlations[cut * size..], &own[cut..])?;

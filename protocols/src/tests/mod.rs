@@ -1,4 +1,4 @@
-//! What only this crate sees of its protocols, run by both parties in two threads.
+//! Tests of what only this crate sees of its protocols, which both parties run in two threads.
 
 mod fuzz;
 mod masked;

@@ -22,12 +22,12 @@ use crate::{Error, FRAC, Ranking, Tensor, TwoParty};
 
 const SCORES: Scores = Scores::below(5, 10);
 
-/// A correct run exceeds it with probability below 1e-6 in each test (five standard deviations, one-sided).
+/// A correct run exceeds this with probability below 1e-6 in each test (five standard deviations, one-sided).
 const LIMIT: f64 = 5.0;
 
 #[derive(Clone, Copy)]
 enum TieBreak {
-    /// As the protocol does.
+    /// By the index before the shuffle, as the protocol does.
     BeforeTheShuffle,
     /// By the position in the shuffled order: wrong.
     AfterTheShuffle,
@@ -47,7 +47,7 @@ fn select(row: &[u64], rows: usize, k: usize, scores: Scores, tie_break: TieBrea
         let words = own(abb, &shares, &[rows, n]);
         let (mut keys, ring) = scores.keys(abb, &words)?;
         if let TieBreak::AfterTheShuffle = tie_break {
-            // The scores alone at the same scale, and positions after the shuffle.
+            // The scores alone at the same scale, with positions after the shuffle.
             let drop = ring - 18;
             keys = words.drop_low(FRAC - 10, 18 + FRAC - 10).times(1 << drop);
         }
@@ -119,14 +119,15 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
         let got = rankings(&row, scores, TieBreak::BeforeTheShuffle).expect("no key wraps");
         assert!(got < LIMIT, "{got} for {row:?}");
     }
-    // In the ring of scores below 2^9 they compare in a circle.
+    // In the ring of scores below 2^9, these scores compare in a circle.
     match rankings(&spread, Scores::below(9, 12), TieBreak::BeforeTheShuffle) {
         Err(Error::Winners { .. }) => (),
         other => assert!(other.as_ref().is_ok_and(|got| *got > 10.0 * LIMIT), "{other:?}"),
     }
 }
 
-/// The selection of policies ranks scores out of range, too: it is told 2^9 and a bound that cannot be exceeded.
+/// The selection of policies ranks scores out of range, too: it knows the range 2^9 and a bound that cannot be
+/// exceeded.
 #[test]
 fn scores_out_of_range_are_ranked_all_the_same() {
     let (rows, n, k) = (40, 12, 3);

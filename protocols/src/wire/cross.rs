@@ -20,7 +20,7 @@ use crate::session::Session;
 const CHOICES: &str = "cross/choices";
 const ANSWER: &str = "cross/answer";
 
-/// Shares of b_i c_i for the client's `bits` b, one per OT, and the server's `words` c. Each is asked for its own.
+/// Shares of b_i c_i for the client's `bits` b, one per OT, and the server's `words` c. Each party passes its own.
 pub fn one_way(
     s: &mut Session,
     shape: &CotShape,

@@ -17,7 +17,7 @@ const WIDTH: u32 = 40;
 const KEYS: OperandId = OperandId { layer: 0, kind: OperandKind::Keys, generation: 0, part: 0 };
 const VALUES: OperandId = OperandId { kind: OperandKind::Values, ..KEYS };
 
-/// New tokens of a product, and how many of the last ones are cut off after it.
+/// New tokens of a product, and the number of last tokens that are cut off after it.
 type Step = (usize, usize);
 
 /// A prompt, passes over drafts that keep all, some and one of their tokens, and a short one at the end.
@@ -28,7 +28,7 @@ const STEPS: [Step; 6] = [(4, 0), (3, 2), (3, 0), (3, 1), (3, 2), (2, 0)];
 struct Cuts<'a>(&'a [Step]);
 
 impl Cuts<'_> {
-    /// By step the rows of all tokens that it sees.
+    /// For each step, the rows of all tokens that it sees.
     fn seen(&self) -> Vec<Vec<usize>> {
         let (mut all, mut next) = (Vec::new(), 0);
         let steps = self.0.iter().map(|&(new, cut)| {
@@ -49,7 +49,7 @@ impl Cuts<'_> {
         [HEADS, self.rows(), DIM]
     }
 
-    /// Queries of the new tokens, keys and their transpose, and the factor of the values: for step `s`.
+    /// For step `s`: queries of the new tokens, keys, the keys' transpose, and the factor of the values.
     fn factors<W: Words>(&self, s: usize, x: &[W]) -> [W; 4] {
         let seen = &self.seen()[s];
         let new = self.0[s].0;
@@ -112,8 +112,8 @@ fn products_after_cuts_equal_the_naive_ones_and_their_plan() {
     let inputs = [7, 3].map(|seed| values(shape.iter().product(), seed));
     let shares = inputs.each_ref().map(|values| share(values, &shape));
     let want = naive(&cuts, &inputs.clone().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v).expect("shape")));
-    // Preparations for the same run; one that keeps other numbers of tokens in passes of the same sizes; the first
-    // half of the run; another run altogether; none.
+    // Masks are prepared for: the same run; a run that keeps other numbers of tokens in passes of the same sizes; the
+    // first half of the run; another run altogether; nothing.
     let other_counts = [(4, 0), (3, 0), (3, 2), (3, 2), (3, 0), (2, 0)];
     let prepared: [(&[Step], bool); 5] =
         [(&STEPS, true), (&other_counts, true), (&STEPS[..3], false), (&[(5, 0), (3, 2)], false), (&[], false)];
@@ -154,7 +154,7 @@ fn dead_slots_cost_nothing_where_masks_are_made_on_the_spot() {
     assert_eq!(extra(&drafted), extra(&same));
 }
 
-/// The deviation of the words opened where tokens come in the places of others, and a mask that served twice.
+/// The deviation of the words opened where new tokens replace others, and a mask that served twice.
 fn seen(prepared: bool, broken: Option<Broken>) -> (f64, Option<String>) {
     const PROMPT: usize = 3;
     const DRAFT: usize = 200;
@@ -185,7 +185,7 @@ fn a_token_in_the_place_of_another_is_opened_under_another_mask() {
     for prepared in [true, false] {
         let (worst, reused) = seen(prepared, None);
         assert!(worst < LIMIT && reused.is_none(), "{worst} and {reused:?}, prepared: {prepared}");
-        // A cut that takes the slots back, too: the tokens are seen to be the same.
+        // If a cut gives the slots back, too, the audit sees that the tokens are the same.
         let (worst, reused) = seen(prepared, Some(Broken::Slots));
         let noticed = reused.is_some_and(|said| said.contains("/rows"));
         assert!(worst > 10.0 * LIMIT && noticed, "the audit sees it: {worst}");

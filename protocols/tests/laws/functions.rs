@@ -12,7 +12,8 @@ use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft
 use waggle_protocols::{Clear, Error, FRAC, Gelu, Options, Tensor};
 use waggle_testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values, to_fixed};
 
-/// Random numbers of [-`range`, `range`], and how far two parties may be from the box in the clear.
+/// Checks `function` on random numbers of [-`range`, `range`]: two parties are within `within` of the box in the
+/// clear.
 fn close<F: Function + Clone>(within: f64, range: f64, shape: &[usize], function: F) {
     close_over(&[DEALER, TWO_PHASES], within, range, shape, function);
 }
@@ -83,7 +84,8 @@ fn softmax_and_norms() {
 fn argmax_of_distinct_entries() {
     let most = (1i64 << (ARGMAX_WIDTH - 2)) - 1;
     for (rows, n) in [(1, 1), (1, 2), (1, 3), (1, 33), (1, 100), (5, 1), (3, 33)] {
-        // Distinct, as ties go to either; in another order for each length, from one end of the range to the other.
+        // Entries are distinct, as ties go to either. For each length they come in another order, from one end of the
+        // range to the other.
         let place = |i: usize| ((7 * i + n / 3) % n) as i64;
         let value = |i: usize| if place(i) + 1 == n as i64 { most } else { 2 * most / n as i64 * place(i) - most };
         let x: Vec<u64> = (0..rows * n).map(|i| value((i + i / n) % n) as u64).collect();
@@ -162,8 +164,8 @@ fn ranked(rounded: bool, k: usize) -> impl Function + Clone {
     })
 }
 
-/// Equal entries go by their index. Entries of a cell are equal wherever they lie in it; others are apart by twice
-/// the unit of the comparison, as closer ones may come in either order.
+/// Equal entries go by their index. Entries of a cell are equal wherever they lie in it. Entries of different cells
+/// are apart by twice the unit of the comparison, as closer ones may come in either order.
 #[test]
 fn unit_vectors_of_the_largest() {
     let half = 1i64 << (FRAC - 11);

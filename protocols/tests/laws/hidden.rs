@@ -12,11 +12,11 @@ use waggle_protocols::{Clear, Error, FRAC, Options};
 use waggle_testing::{DEALER, Function, Laws, Output, TWO_PHASES, function, to_fixed};
 
 /// Hidden columns get nothing, whatever their scores, in the tournament and the counts of a maximum, in prompts and
-/// for single rows. Scores that are shown lie as low as they may, or as high.
+/// for single rows. Scores that are shown lie at the lower or the upper end of what is allowed.
 #[test]
 fn hidden_columns_get_no_weight() {
     let columns = 24;
-    // Of two texts, whose first columns and some in the middle are hidden.
+    // Two texts, whose first columns and some in the middle are hidden.
     let gone = Array2::from_shape_fn((2, columns), |(text, column)| column < 5 + text || (9..12).contains(&column));
     let scores: [fn(usize) -> f64; 4] = [|_| 300.0, |_| 1535.9, |_| -1535.9, |i| [700.0, -600.0, 510.0][i % 3]];
     for (rows, scores) in [1, 6].into_iter().flat_map(|rows| scores.map(|scores| (rows, scores))) {

@@ -68,7 +68,7 @@ fn every_kind_of_table() {
         let x = inputs(shape.index_bits, shape.low_bits);
         let x: Vec<u64> = x.iter().cycle().take(count.unwrap_or(x.len())).copied().collect();
         let function = Tabulated::masked(table, 0);
-        // Far from what a wrong window gives, of functions that move by 1.
+        // Far less than the error of a wrong window, for functions that vary by 1.
         let error = mask(shape.width.min(60)) / 4;
         Laws::of(Evaluate { function: &function })
             .words(&[x.len()], x)
@@ -113,13 +113,13 @@ fn evaluate_near() {
         let table: &'static TailedTable = Box::leak(Box::new(TailedTable::fit(spec, cell_bits, f64::sin)));
         let (cell, window) = (1u64 << (index_bits + low_bits), 1u64 << low_bits);
         let near = near(table.shape()) * cell;
-        // Clear of the first two windows of a cell, where either side may count.
+        // Keeps clear of the first two windows of a cell, where either side may count.
         let all = (0..(1 << cell_bits) * cell - 2 * window).step_by((cell as usize / 3).max(1));
         let inside = (near..near + cell).step_by((cell / 300).max(1) as usize);
         let x: Vec<u64> = all.chain(inside).filter(|x| x % cell > 3 * window).collect();
         let n = x.len();
         let ends = vec![mask(table.shape().input_bits()); n];
-        // f''' (3 window)^3 / 192 and the roundings of squares, of both.
+        // f''' (3 window)^3 / 192 and the roundings of squares, for both boxes.
         let bound = 2.0 * ((3.0 * 2.0 / f64::from(1 << index_bits)).powi(3) / 192.0 + 1e-4);
         let selected = function!(Words, [table: &'static TailedTable, n: usize], |b, x, _| {
             let (y, side) = b.apply(EvaluateNear { table }, &x[0])?;

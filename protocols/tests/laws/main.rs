@@ -43,7 +43,7 @@ const MANY: usize = 9000;
 /// Products that OTs make.
 const FEW: usize = 70;
 
-/// Bits of values of which two make a product that is a signed `width`-bit value.
+/// Bits of two factors whose product is a signed `width`-bit value.
 fn factor_bits(width: u32) -> u32 {
     ((width - 1) / 2).max(1)
 }
@@ -57,14 +57,15 @@ fn plan_error(shape: MatmulShape, width: u32, weight_bits: u32) -> u64 {
     error(DEALER).max(error(TWO_PHASES))
 }
 
-/// The error of a product of two shared matrices: that of each cross term, whichever operand is encrypted.
+/// The error of a product of two shared matrices: the errors of both cross terms, whichever operand is encrypted.
 fn shared_error(shape: MatmulShape, width: u32) -> u64 {
     let MatmulShape { batch, m, k, n } = shape;
     let transposed = MatmulShape { batch, m: n, k, n: m };
     2 * plan_error(shape, width, width).max(plan_error(transposed, width, width))
 }
 
-/// [`shared_error`] for a product whose shape its correlations' batches decide: twice the most that any plan may err.
+/// [`shared_error`] for a product whose shape follows from the batches of its correlations: twice the most that any
+/// plan may err.
 fn largest_shared_error() -> u64 {
     2 * PlanOptions::default().max_lsb_error
 }
@@ -187,7 +188,7 @@ fn extend_columns() {
     }
 }
 
-/// A chain of operations, over real transfers too, and on nothing.
+/// A chain of operations, over real transfers too, and on empty tensors.
 #[test]
 fn chain() {
     let real = Options::default();
@@ -269,7 +270,7 @@ fn matmul() {
     }
 }
 
-/// A weight, and the same without its values.
+/// A weight, and the same weight without its values.
 fn weight(inputs: usize, outputs: usize, seed: u64) -> [FixedWeight; 2] {
     let spec = WeightSpec::new("w", inputs, outputs);
     let matrix = signed_values(WEIGHT_BITS, inputs * outputs, seed).into_iter().map(|value| value as i32).collect();
@@ -432,13 +433,13 @@ fn open() {
     }
 }
 
-/// Cached operands, (batch, m, d) each, and by step the tokens of every one.
+/// Cached operands, (batch, m, d) each, and for every step the tokens of every operand.
 type Growing = (&'static [(usize, usize, usize)], &'static [&'static [usize]]);
 
-/// Products with operands that have so many tokens each, step by step, from their left factors and last matrices.
+/// Products with operands that grow as `steps` says, from their left factors and last matrices.
 fn grown(kind: OperandKind, steps: &'static [&'static [usize]]) -> impl Function + Clone {
     function!(Words, [kind: OperandKind, steps: &'static [&'static [usize]]], |b, words, _| {
-        // The second has the name of the first but for its part.
+        // The operands' names differ in the part alone.
         let id = |part| OperandId { layer: 3, kind: *kind, generation: 1, part };
         let mut operands: Vec<_> = (0..).map(|part| Operand::new(id(part))).take(words.len() / 2).collect();
         let (axis, mut out) = (kind.axis(), Vec::new());
@@ -465,8 +466,8 @@ fn factors(axis: Axis, (batch, m, d): (usize, usize, usize), tokens: usize) -> [
     }
 }
 
-/// Products with an operand that grows, and with two at once that have other numbers of heads, rows and tokens. They
-/// open more than the test of uniformity wants, as an operand begins once in a session.
+/// Products with an operand that grows, and with two at once that differ in heads, rows and tokens. They open more
+/// than the test of uniformity wants, as an operand begins once in a session.
 #[test]
 fn products_with_cached_operands() {
     let growing: [Growing; 2] =

@@ -86,8 +86,8 @@ proptest! {
     }
 }
 
-/// Counters must not wrap to 0: as many equal entries as a ring has numbers, and one less and more. And every
-/// place of the largest entry at which a digit changes.
+/// Counters must not wrap to 0: as many equal entries as a ring has numbers, and one less and more. The largest entry
+/// is also put at every place where a digit changes.
 #[test]
 fn maxima_by_counts_of_equal_entries_and_at_the_ends_of_digits() {
     for n in [1, 2, 127, 128, 255, 256, 257, 511, 512] {
@@ -112,7 +112,7 @@ fn the_form_follows_link_and_volume() {
         let round_trip = Duration::from_millis(milliseconds);
         let link = waggle_net::LinkShape { bytes_per_second: megabits * 125_000, round_trip };
         for n in [1, 64, 3072, 10_000, 128 * 3072] {
-            // Where flows alone count it is look-up, where bytes alone count it is keys.
+            // The form is look-up where flows alone count, and keys where bytes alone count.
             let [lookup, masked] = [(1 << 50, 1000), (1, 0)].map(|(rate, delay)| {
                 sent(n, waggle_net::LinkShape { bytes_per_second: rate, round_trip: Duration::from_millis(delay) })(
                     link,

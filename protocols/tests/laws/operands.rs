@@ -76,7 +76,7 @@ fn masks_of_another_name_stay_where_they_are() {
             abb.prepare(&needs, |_| None, &mut |_| ())?;
             let words = shares.each_ref().map(|shares| own(abb, shares).clone());
             product(abb, FORM, &mut Operand::new(KEYS), &words)?;
-            // A stock that lacks some refuses.
+            // A stock that lacks some of the needs refuses.
             let role = abb.session().role();
             std::mem::take(abb.stock()).drain(&needs.stored(), role, |_| Ok::<_, Error>(()))
         });

@@ -83,7 +83,8 @@ fn truncations_of_any_word_stay_below_their_ceiling() {
 const WIDTH: u32 = 56;
 const DROP: u32 = 20;
 
-/// The share of results above the receiver's grid point below x, which is `quarter` quarters of the way up.
+/// The share of results that are rounded up, where x lies `quarter` quarters of the way from one grid point of the
+/// receiver to the next.
 fn rounded_up(quarter: u64, open: impl Fn(&[ArrayD<u64>; 2]) -> ArrayD<u64>) -> f64 {
     const COUNT: usize = 4000;
     let mut rng = StdRng::seed_from_u64(11 + quarter);

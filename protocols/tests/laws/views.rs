@@ -20,7 +20,7 @@ fn hidden<'l>(laws: impl Fn(u64) -> Laws<'l>) {
     laws(1).hides(&laws(2), false);
 }
 
-/// Random values without the edges, which are the same for all seeds.
+/// Random values without the edge values, which are the same for all seeds.
 fn random(bits: u32, n: usize, seed: u64) -> Vec<u64> {
     signed_values(bits, n + 8, seed).split_off(8)
 }
@@ -173,7 +173,7 @@ fn of_products_with_cached_operands() {
 /// Operations that open their operand, and say so: what they send tells what it is.
 const OPEN: [&str; 3] = ["Open", "Reveal", "RevealRounded"];
 
-/// The source of the operations says which there are.
+/// The source code says which operations there are.
 #[test]
 fn of_every_operation() {
     let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

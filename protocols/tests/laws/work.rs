@@ -46,14 +46,15 @@ fn a_plan_counts_the_transfers_that_a_session_makes_and_takes() {
             assert_eq!(units(tallies, role, Kernel::TakeOt), (used + chosen) as f64, "{ot:?} {role:?}");
             let planned = |kernel| units(tallies, role, kernel);
             if silent {
-                // SoftSpoken makes OTs where few are taken: four leaves for each, and the first round besides.
+                // SoftSpoken makes OTs where few are taken: four leaves for each OT, and the first round besides.
                 let direct = [Kernel::SoftSpokenSend, Kernel::SoftSpokenReceive].map(|kernel| planned(kernel) / 4.0);
                 assert!(made as f64 <= planned(Kernel::SilentSend) + direct[0], "{role:?}");
                 assert!(received as f64 <= planned(Kernel::SilentReceive) + direct[1], "{role:?}");
                 let silent = planned(Kernel::SilentSend) + planned(Kernel::SilentReceive);
                 assert!(silent > 0.0 && silent <= (made + received) as f64, "{silent} of {made} and {received}");
             } else {
-                // Two leaves for each, and for those that mask the check of an extension, which fill its last batch.
+                // Two leaves for each OT, and for those OTs that mask the check of an extension, which fill its last
+                // batch.
                 let leaves = |made: u64| (2 * made.next_multiple_of(2048)) as f64;
                 assert_eq!(planned(Kernel::SoftSpokenSend), leaves(made), "{role:?}");
                 assert_eq!(planned(Kernel::SoftSpokenReceive), leaves(received), "{role:?}");

@@ -1,5 +1,5 @@
-//! A function of one positive variable over many octaves, by tables that are ever coarser. After preparation two
-//! words are opened one after the other, and the rest is local.
+//! A function of one positive variable over many octaves, by tables each of which is coarser than the one before.
+//! After preparation two words are opened one after the other, and the rest is local.
 //!
 //! **Functionality.** Shares of x modulo 2^in_width -> shares of f(x) modulo 2^width, for a power of x such as 1 / x.
 //!
@@ -20,9 +20,10 @@
 //! rung. What a rung makes of x beyond its windows means nothing, as the next rung then decides.
 //!
 //! **Range.** x from the first window of rung 0 to the end of the last rung ([`Ladder::contains`]); other inputs give
-//! garbage. **Error.** For x^-a, relative, 9/16 a (a + 1) / first^2 by the lines, and a 2^(-low_bits) / first by what
-//! shares drop of x; then one unit in the last place of the result, by what they drop of a value. The naive twin is
-//! [`Evaluate`](crate::ops::evaluate::Evaluate)'s, which looks at the rung that decides.
+//! garbage. **Error.** For x^-a, relative: 9/16 a (a + 1) / first^2 from the lines, and a 2^(-low_bits) / first from
+//! the low bits that shares drop of x. Then one unit in the last place of the result, from the low bits that shares
+//! drop of a value. The naive twin is the twin of [`Evaluate`](crate::ops::evaluate::Evaluate), which looks at the
+//! rung that decides.
 //!
 //! **What each party sees.** Offline: as in the parent module, and multiplexers of random words. Online: masked words
 //! and masked bits. Every mask is uniform and serves one word alone. **Revealed.** Nothing.
@@ -37,10 +38,10 @@ use crate::operation::prelude::*;
 use crate::ops::batch_items;
 use crate::wire::opening;
 
-/// Fractional bits that the rungs' values have beyond those of the result, at least. Shares drop them.
+/// The fewest fractional bits that a rung's value has beyond those of the result. Shares drop these bits.
 const SPARE: u32 = 8;
 
-/// Most rungs: 2^(rungs - 1) words are prepared for each of them.
+/// Most rungs. 2^(rungs - 1) words are prepared for each rung.
 const MOST_RUNGS: usize = 10;
 
 /// The numbers on which the preparation of a ladder depends.
@@ -49,7 +50,7 @@ const MOST_RUNGS: usize = 10;
 pub struct LadderShape {
     /// Number of tables, 1..=10.
     pub rungs: usize,
-    /// log2 of the number of windows of each, 2..=14.
+    /// log2 of the number of windows of each table, 2..=14.
     pub index_bits: u32,
     /// Bits of a table's input below the window index.
     pub low_bits: u32,
@@ -69,12 +70,12 @@ impl LadderShape {
         self.rungs - 1
     }
 
-    /// log2 of what these bits count, the highest first.
+    /// log2 of the value of each of the bits B, the highest first.
     fn weights(&self) -> Vec<u32> {
         (0..self.bits() as u32).rev().collect()
     }
 
-    /// The unit vector of these bits, with its products.
+    /// The unit vector of the bits B, with its products.
     fn choice(&self) -> StrandShape {
         StrandShape { places: 0..self.bits(), words: Some((self.entry(), self.width)) }
     }
@@ -84,13 +85,13 @@ impl LadderShape {
         self.rungs + 1
     }
 
-    /// Words of the correlation of one input: those of the rungs, B as one word, all rho_k, and the entries of the
-    /// unit vector. A single rung has nothing to choose from.
+    /// Words of the correlation of one input: the words of the rungs, then B as one word, all rho_k, and the entries
+    /// of the unit vector. A single rung has nothing to choose from.
     pub fn correlation_words(&self) -> usize {
         self.rungs * self.rung().correlation_words() + self.choice_words()
     }
 
-    /// The words of the correlation of an input by their meaning.
+    /// The words of the correlation of an input, told apart by their meaning.
     fn unit<'u>(&self, words: &'u [u64]) -> Unit<'u> {
         let (rungs, choice) = words.split_at(self.rungs * self.rung().correlation_words());
         let (bits, rest) = choice.split_at(choice.len().min(1));
@@ -110,9 +111,9 @@ impl LadderShape {
 
 /// A party's words of the correlation of an input. A single rung has nothing to choose from.
 struct Unit<'u> {
-    /// Of every rung a mask and a key.
+    /// A mask and a key for every rung.
     rungs: &'u [u64],
-    /// B.
+    /// The bits B.
     bits: u64,
     rho: &'u [u64],
     /// The entries of the unit vector, each with its products.
@@ -120,13 +121,13 @@ struct Unit<'u> {
 }
 
 impl LadderShape {
-    /// Whether a helper deals this shape: those of a peer need not be any.
+    /// Whether a helper deals this shape. A shape from a peer may be out of range.
     pub(crate) fn is_served(&self) -> bool {
         (1..=MOST_RUNGS).contains(&self.rungs) && self.rung().is_served() && (1..=64 - SPARE).contains(&self.width)
     }
 }
 
-/// A random mask and key for every rung, and what chooses among them. Unit: an input.
+/// A random mask and key for every rung, and the words that choose among the rungs. Unit: an input.
 impl Correlation for LadderShape {
     fn dealt_words(&self) -> Option<u64> {
         key_words(self, self.is_served())
@@ -189,7 +190,7 @@ impl Correlation for LadderShape {
     }
 }
 
-/// Which octaves the rungs of a ladder serve, and in which units.
+/// The octaves that the rungs of a ladder serve, and the units of its input and result.
 #[derive(Clone, Copy, Debug)]
 pub struct LadderSpec {
     /// log2 of the number of windows of a rung.
@@ -208,11 +209,11 @@ pub struct LadderSpec {
     pub out_width: u32,
 }
 
-/// A function over many octaves, as a table for each few of them.
+/// A function over many octaves, with a table for every few of them.
 #[derive(Clone, Debug)]
 pub struct Ladder {
     shape: LadderShape,
-    /// Bits of x below those that a rung looks at.
+    /// For each rung, the number of low bits of x that it does not look at.
     shifts: Vec<u32>,
     /// The first window in which a rung other than rung 0 counts.
     first: u64,
@@ -226,17 +227,19 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// The ladder of `f`, a function of x in units, alike on every machine (basic operations, and `libm`).
+    /// The ladder of `f`, a function of x in units. `f` must give the same results on every machine: it may use the
+    /// basic operations and `libm`.
     ///
     /// # Panics
     /// If the range takes more rungs than there may be, or reaches beyond, or a ring has no room for dropped bits.
     pub fn fit(spec: LadderSpec, f: impl Fn(f64) -> f64) -> Self {
         let LadderSpec { index_bits, low_bits, octaves, range: [start, end], in_width, out_frac, out_width } = spec;
         let windows = mask(index_bits) - 1;
-        // A rung is left for the one below within three windows after `first`; there the one below must still hold.
+        // Within three windows after `first`, a rung may still leave the decision to the rung below. The rung below
+        // must still hold there.
         let first = (windows >> octaves) - 4;
         let lowest = (start / (first << low_bits)).max(1).ilog2();
-        // The last rung may reach no further than x has bits. It then shares more octaves with the one below.
+        // The last rung may reach no further than the bits of x. It then shares more octaves with the rung below.
         let most = in_width - index_bits - low_bits;
         let shift = |rung: usize| (lowest + octaves * rung as u32).min(most);
         let reach = |rung: usize| u128::from(windows) << (low_bits + shift(rung));
@@ -245,7 +248,7 @@ impl Ladder {
         let dropped = 64 - out_width;
         let table = |rung: usize| {
             let step = libm::exp2(f64::from(shift(rung)));
-            // Lower windows are never used. Those of rung 0 begin up to two below the start.
+            // Lower windows are never used. The windows of rung 0 begin up to two windows below the start.
             let window = step * (1u64 << low_bits) as f64;
             let from = if rung == 0 { start as f64 - 3.0 * window } else { first as f64 * window };
             // Shares of x lose up to two units of a rung as they drop low bits, one on average.
@@ -275,7 +278,7 @@ impl Ladder {
         x >= self.start && x >> self.shifts[self.shape.rungs - 1] < top
     }
 
-    /// Whether a rung that sees the window `n`, modulo their number, decides unless a later one does.
+    /// Whether a rung that sees the window `n`, modulo the number of windows, decides unless a later rung does.
     fn counts(&self, n: u64) -> bool {
         (self.first..mask(self.shape.index_bits) - 1).contains(&n)
     }
@@ -374,7 +377,7 @@ pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u
     let choose = |(unit, opened): (Unit<'_>, &[u64])| {
         let (words, bits) = opened.split_at(rungs);
         let bits = bits.iter().enumerate().fold(0, |bits, (k, bit)| bits | bit << k);
-        // If the bits' mask is `at`, this rung decides.
+        // If the mask of the bits is `at`, this rung decides.
         let entries = unit.entries.chunks_exact(shape.entry()).enumerate();
         entries.fold(0u64, |sum, (at, entry)| {
             let rung = Ladder::rung(bits ^ at as u64);
@@ -384,7 +387,7 @@ pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u
     Ok(units().zip(opened.chunks_exact(widths.len())).map(choose).collect())
 }
 
-/// Widths of what is opened to choose among the rungs.
+/// Widths of the words that are opened to choose among the rungs.
 fn widths(shape: &LadderShape) -> Vec<u32> {
     let mut widths = vec![shape.width; shape.rungs];
     widths.resize(shape.rungs + shape.bits(), 1);

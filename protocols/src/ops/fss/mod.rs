@@ -21,14 +21,14 @@
 //! - (1, rho, rho^2), where the cross term of rho^2 is a product of two private numbers (Gilboa, CRYPTO 1999);
 //! - a power e^-rho, which takes a product and a truncation.
 //!
-//! As a leaf of the tree has room for several windows, the payload is placed within it by the last bits of R; a unit
-//! vector of the first bits makes the trees' first levels, and one of the cell's bits their [`tails`]. All of these
-//! come from the OTs of R's bits themselves ([`waggle_ot::index`]). A further level is one exchange, and a step of
-//! the vectors goes with it: a batch of keys takes ten to fifteen exchanges. The sign of the final correction is a
-//! multiplexer.
+//! A leaf of the tree has room for several windows, so the last bits of R place the payload within the leaf. A unit
+//! vector of the first bits makes the trees' first levels, and a unit vector of the cell's bits makes their
+//! [`tails`]. All of these come from the OTs of R's bits themselves ([`waggle_ot::index`]). A further level is one
+//! exchange, and a step of the vectors goes with it: a batch of keys takes ten to fifteen exchanges. The sign of the
+//! final correction is a multiplexer.
 //!
-//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); other inputs give garbage. **Error.** Lines and parabolas:
-//! that of the table. Powers: a payload is off by less than a unit in its last place.
+//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); other inputs give garbage. **Error.** Lines and parabolas: the
+//! error of the table. Powers: a payload is off by less than a unit in its last place.
 //!
 //! **What each party sees.** While preparing: masked choices, pads and corrections, as `waggle_ot::dpf` says. Online:
 //! y, which is used once and uniform modulo 2^(index_bits + low_bits), since R and the other party's rho are uniform.
@@ -68,7 +68,7 @@ const BITS: &str = "masked/bits";
 const BATCH_LEAVES: usize = 1 << 20;
 const FAR_BATCH_LEAVES: usize = 1 << 22;
 
-/// Round trips from which on the exchanges of a batch take longer than its work.
+/// If a round trip takes this long or longer, the exchanges of a batch take longer than its work.
 const FAR: Duration = Duration::from_millis(1);
 
 /// Bits of the ring of a product of two factors, which is below 2^(2 FACTOR_FRAC).
@@ -77,7 +77,7 @@ const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
 /// Most entries of one task of the thread pool.
 const TASK: usize = 64;
 
-/// Leaves of the largest trees of which a task has so many.
+/// A task has [`TASK`] trees if they have at most this many leaves.
 const TASK_LEAVES: usize = 1 << 8;
 
 impl FssShape {
@@ -100,7 +100,7 @@ impl FssShape {
         self.payload.words() << self.leaf_bits()
     }
 
-    /// Leaves that hold so many windows, wherever these begin.
+    /// Leaves that hold `windows` windows, wherever these begin.
     fn leaves_of(&self, windows: usize) -> usize {
         (windows + (1 << self.leaf_bits()) - 1).div_ceil(1 << self.leaf_bits())
     }
@@ -111,14 +111,14 @@ impl FssShape {
         tree.with_bits((1 << self.cell_bits) / BLOCK_BITS).expect("at most 256 cells")
     }
 
-    /// log2 of what the bits of an index count: first those of the window, then those of its repetition, the highest
-    /// of each first.
+    /// log2 of the value of each bit of an index: first the bits of the window, then the bits of its repetition, the
+    /// highest of each first.
     fn weights(&self) -> Vec<u32> {
         (0..self.index_bits).rev().chain((self.index_bits..self.hidden_bits()).rev()).collect()
     }
 
-    /// The vectors that are made beside the trees: the payload at the window's place in its leaf, and the unit vector
-    /// of the cell.
+    /// The vectors that are made along with the trees: the payload at the window's place in its leaf, and the unit
+    /// vector of the cell.
     fn strands(&self) -> Vec<StrandShape> {
         let within = self.tree().depth() as usize..self.index_bits as usize;
         let payload = StrandShape { places: within, words: Some((self.payload.words(), self.width)) };
@@ -131,7 +131,7 @@ impl FssShape {
         1 + self.tree().key_words()
     }
 
-    /// The products of the leading bits of the client's rho with the server's.
+    /// The products of the leading bits of the client's rho with the server's rho.
     fn square_products(&self, n: usize) -> waggle_ot::CotShape {
         let choices = Square::new(self.low_bits).choices() as usize;
         waggle_ot::CotShape::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
@@ -142,22 +142,22 @@ impl FssShape {
         Truncation { width: POWER_WIDTH, shift: 2 * FACTOR_FRAC - frac, out: self.width }
     }
 
-    /// The products of the bits of the client's factor with the server's.
+    /// The products of the bits of the client's factor with the server's factor.
     fn power_products(&self, n: usize) -> waggle_ot::CotShape {
         let widths: Vec<u32> = (0..FACTOR_FRAC).map(|bit| POWER_WIDTH - bit).collect();
         waggle_ot::CotShape::new(n * widths.len(), 1, &widths).expect("widths up to 44")
     }
 }
 
-/// What a key hides: its leaf, the words there, and the bits there.
+/// What a key hides: its leaf, the words of the leaf, and the bits of the leaf.
 struct Hidden {
     leaf: usize,
     words: Vec<u64>,
     bits: Vec<u64>,
 }
 
-/// Deals `n` masks of `bits` bits, each with a key of `tree`, which hides what `hidden` makes of the client's and the
-/// server's part of the mask. Leaves use `used` words of `width` bits.
+/// Deals `n` masks of `bits` bits, each with a key of `tree`. The key hides what `hidden` makes of the client's and
+/// the server's part of the mask. Leaves use `used` words of `width` bits.
 fn deal_keys(
     d: &mut Dealing<'_>,
     tree: DpfShape,
@@ -207,7 +207,7 @@ fn deal_keys(
 }
 
 impl FssShape {
-    /// Whether a helper deals this shape: those of a peer need not be any.
+    /// Whether a helper deals this shape. A shape from a peer may be out of range.
     pub(crate) fn is_served(&self) -> bool {
         let FssShape { index_bits, low_bits, width, payload, cell_bits } = *self;
         let payload = match payload {
@@ -360,7 +360,7 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     Ok(entries)
 }
 
-/// Opens bits, `lanes` in every word, masked by those of `pads`.
+/// Opens bits, `lanes` in every word, masked by the bits of `pads`.
 pub(super) fn open_bits(s: &mut Session, bits: &[u64], pads: &[u64], lanes: u32) -> Result<Vec<u64>, Error> {
     opening::spend(s, "", pads.iter().copied(), &[64])?;
     let masked: Vec<u64> = bits.iter().zip(pads).map(|(bits, pads)| bits ^ pads).collect();
@@ -376,7 +376,7 @@ fn open_bits_cost(bits: usize) -> Cost {
     Cost::free().work_at_both(Kernel::OpenWord, bits / 64).exchange(bits / 8, bits / 8)
 }
 
-/// Random hidden indices, whose bits count `weights`.
+/// Random hidden indices. `weights` has log2 of the value of each bit.
 fn hidden_indices(s: &mut Session, weights: &[u32], n: usize) -> Result<HiddenIndices, Error> {
     let ots = n * weights.len();
     s.reserve(Role::Server, ots)?;
@@ -386,7 +386,7 @@ fn hidden_indices(s: &mut Session, weights: &[u32], n: usize) -> Result<HiddenIn
     Ok(HiddenIndices::new(s.role(), weights, (sender, chosen))?)
 }
 
-/// Vectors that hidden indices select, made in as many steps as `places`.
+/// The shape of vectors that hidden indices select. They are made in as many steps as `places` has numbers.
 #[derive(Clone)]
 struct StrandShape {
     places: Range<usize>,
@@ -413,7 +413,7 @@ impl StrandShape {
     }
 }
 
-/// Such vectors while they are made.
+/// Vectors of a [`StrandShape`] while they are made.
 enum Strand {
     Unit(UnitVectors),
     Words(PlacedWords),
@@ -443,8 +443,8 @@ impl Strand {
     }
 }
 
-/// Grows the trees of `indices`, all levels, and takes all steps of `strands` in the same exchanges. With the first
-/// one the client learns its shares of the indices.
+/// Grows the trees of `indices`, all levels, and takes all steps of `strands` in the same exchanges. In the first
+/// exchange the client learns its shares of the indices.
 fn grow(
     s: &mut Session,
     tree: DpfShape,
@@ -476,7 +476,7 @@ fn grow(
     Ok(trees)
 }
 
-/// Takes the steps of `strands` that are left.
+/// Takes the remaining steps of `strands`.
 fn finish(s: &mut Session, indices: &mut HiddenIndices, strands: &mut [Strand]) -> Result<(), Error> {
     while !strands.iter().all(Strand::is_done) {
         exchange(s, indices, strands, false, Vec::new())?;
@@ -484,8 +484,8 @@ fn finish(s: &mut Session, indices: &mut HiddenIndices, strands: &mut [Strand]) 
     Ok(())
 }
 
-/// Exchanges `message`, and with it the messages of the next step of each of `strands` and, if `sums`, the server's
-/// for the shares of the indices. Returns the peer's in the place of `message`, which is as long.
+/// Exchanges `message`, together with the messages of the next step of each of `strands` and, if `sums`, the server's
+/// message for the shares of the indices. Returns the peer's counterpart of `message`, which is as long.
 fn exchange(
     s: &mut Session,
     indices: &mut HiddenIndices,
@@ -519,7 +519,7 @@ fn exchange(
 /// Cost of random hidden indices and of [`grow`], or of their `strands` alone.
 fn grow_cost(n: usize, tree: Option<DpfShape>, weights: &[u32], strands: &[StrandShape]) -> Cost {
     let ots = n * weights.len();
-    // A pad of both keys of the sender and of that of the receiver, once for an OT.
+    // For each OT, a pad of both keys of the sender and of the receiver's key.
     let mut cost = Cost::free().cots(Role::Server, ots).cots(Role::Client, ots).work_at_both(Kernel::Pad, 3 * ots);
     let steps = strands.iter().map(|strand| strand.places.len()).max().unwrap_or(0);
     let (top, rounds) = tree.map_or((0, 0), |tree| (tree.top(), 1 + tree.depth()));
@@ -613,7 +613,7 @@ fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bi
 pub(crate) fn run_cost(table: &FssTable, n: usize) -> Cost {
     let shape = table.shape();
     let Windows::Decay(powers) = &table.windows else { return whole_cost(&shape, n) };
-    // Two subtrees, and a node on every level above them.
+    // Nodes of two subtrees, and a node on every level above them.
     let leaves = shape.leaves_of(powers.windows());
     let hashed = 4 * leaves.next_power_of_two() + shape.tree().depth() as usize;
     opening::open_cost(n, &[shape.input_bits()])
@@ -628,7 +628,8 @@ fn whole_cost(shape: &FssShape, n: usize) -> Cost {
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
-/// `apply`(i, high, low, shares of the payload at every window) for every opened word, which is the i-th.
+/// Calls `apply`(i, high, low, shares of the payload at every window) for every opened word, of which i is the
+/// number.
 fn expand<L: Lane, T: Copy + Default + Send>(
     role: Role,
     shape: &FssShape,
@@ -681,7 +682,7 @@ pub(crate) fn expanded<L: Lane>(role: Role, shape: &FssShape, entry: &[u64]) -> 
     values
 }
 
-/// Words of a key of `kind`, if such keys are `served`: draws, corrections and the words of both.
+/// Words of a key of `kind`, if such keys are `served`: draws, corrections and the words of both parties.
 pub(crate) fn key_words(kind: &dyn Correlation, served: bool) -> Option<u64> {
     served.then(|| 4 * kind.words(Role::Client) as u64)
 }

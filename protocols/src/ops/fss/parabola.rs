@@ -21,15 +21,15 @@ const SQUARE_BITS: u32 = 10;
 /// Leading bits of the client's rho that the cross product looks at.
 const CHOSEN_BITS: u32 = 8;
 
-/// The sharing of rho^2. Each party squares its part, and leading bits of the client's choose multiples of the
-/// server's. Everything is rounded to units of 2^shift first, so the ring need not hold more.
+/// The sharing of rho^2. Each party squares its part, and leading bits of the client's part choose multiples of the
+/// server's part. Everything is rounded to units of 2^shift first, so the ring need not hold more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Square {
     low_bits: u32,
 }
 
 impl Square {
-    /// For parts below 2^`low_bits`.
+    /// The sharing for parts below 2^`low_bits`.
     pub(crate) fn new(low_bits: u32) -> Self {
         Square { low_bits }
     }
@@ -39,7 +39,7 @@ impl Square {
         (2 * self.low_bits).saturating_sub(SQUARE_BITS)
     }
 
-    /// Bits that the client chooses with.
+    /// Bits of the client's part that choose.
     pub(crate) fn choices(self) -> u32 {
         self.low_bits.min(CHOSEN_BITS)
     }
@@ -80,8 +80,8 @@ fn rounded(x: u64, shift: u32) -> u64 {
     (x + (1 << shift >> 1)) >> shift
 }
 
-/// Coefficients for every window, twice in a row, in four lanes: for 1, rho, rho^2 and nothing. That of a lane is
-/// base + slope low + square (low^2 2^-shift) + 2 twist low 2^-shift.
+/// Coefficients for every window, listed twice in a row, in four lanes: for 1, rho, rho^2 and nothing. The
+/// coefficient of a lane is base + slope low + square (low^2 2^-shift) + 2 twist low 2^-shift.
 #[derive(Clone, Debug)]
 pub(super) struct Parabolas {
     shift: u32,
@@ -103,7 +103,7 @@ struct Low {
 
 impl Parabolas {
     /// Fits `f` of a window and z, in units of the result, by the parabola through three Chebyshev nodes of three
-    /// windows' width. The lower coefficients are fitted after those above them were rounded.
+    /// windows' width. Lower coefficients are fitted after the higher ones were rounded.
     pub(super) fn fit(
         index_bits: u32,
         low_bits: u32,

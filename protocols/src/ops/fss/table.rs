@@ -9,7 +9,7 @@ use crate::ops::fss::dot::dot;
 use crate::ops::fss::parabola::Parabolas;
 use crate::words::mask;
 
-/// The words that the parties share at the window index, of the low part rho = rho_0 + rho_1 of a mask.
+/// The words that the parties share at the window index. They depend on the low part rho = rho_0 + rho_1 of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Payload {
@@ -17,7 +17,7 @@ pub enum Payload {
     One,
     /// The words 1 and rho, for functions that are linear in every window.
     Line,
-    /// The words 1, rho and rho^2 in units of its own, for functions that are quadratic in every window.
+    /// The words 1, rho and rho^2, the last in units of its own, for functions that are quadratic in every window.
     Parabola,
     /// One word, the power e^-(rho 2^-unit), for exponentials.
     Power {
@@ -56,12 +56,13 @@ pub struct FssShape {
     pub width: u32,
     /// The words that are shared.
     pub payload: Payload,
-    /// log2 of how often the windows repeat, 7 or 8, where the key tells that too ([`tails`](super::tails)); or 0.
+    /// log2 of how often the windows repeat, 7 or 8, if the key tells the repetition, too ([`tails`](super::tails));
+    /// otherwise 0.
     pub cell_bits: u32,
 }
 
 impl FssShape {
-    /// Bits of the index that a key hides: of the window, and of its repetition.
+    /// Bits of the index that a key hides: the bits of the window and those of its repetition.
     pub(super) fn hidden_bits(&self) -> u32 {
         self.index_bits + self.cell_bits
     }
@@ -72,7 +73,7 @@ impl FssShape {
     }
 }
 
-/// A function of one variable over equal windows, for an input that both parties see only masked.
+/// A function of one variable over equal windows, for an input that both parties see only under a mask.
 ///
 /// The input is x = y + r modulo 2^(index_bits + low_bits). It is opened as y, and the parties hold r = R
 /// 2^low_bits + rho_0 + rho_1 with rho_i < 2^low_bits. Let n = high(y) + R modulo 2^index_bits, read as a number of
@@ -83,7 +84,8 @@ impl FssShape {
 /// A window serves three times its width, so no carry has to be computed. Inputs must lie in [0, (2^index_bits - 2)
 /// 2^low_bits); others give garbage, which the caller muxes away.
 ///
-/// Both parties compute with the same tables. These are therefore made of operations that every machine rounds alike.
+/// Both parties compute with the same tables. Tables are therefore made by operations that every machine rounds
+/// alike.
 #[derive(Clone, Debug)]
 pub struct FssTable {
     shape: FssShape,
@@ -98,7 +100,8 @@ pub(super) enum Windows {
     Decay(Powers),
 }
 
-/// Coefficients of 1 and of rho for every window, twice in a row: at low part 0, and for every unit of the low part.
+/// Coefficients of 1 and of rho for every window, listed twice in a row: their values at low part 0, and their slopes
+/// per unit of the low part.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     base: Vec<u64>,
@@ -132,7 +135,8 @@ pub struct CurveSpec {
 
 impl FssTable {
     /// The piecewise linear interpolation of `f` at the Chebyshev nodes of every triple window. Its error is about
-    /// f'' (3 window)^2 / 16. `f` must compute alike on every machine (the basic operations, and `libm`).
+    /// f'' (3 window)^2 / 16. `f` must give the same results on every machine: it may use the basic operations and
+    /// `libm`.
     pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
         let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Line, cell_bits: 0 };
@@ -154,7 +158,7 @@ impl FssTable {
     }
 
     /// e^(start - x 2^-unit), for windows of width 1 in x 2^-unit. Coefficients and powers have `fracs` fractional
-    /// bits, and the result has the sum.
+    /// bits, and the result has the sum of both.
     pub fn power(index_bits: u32, unit: u32, start: f64, fracs: [u32; 2], out_width: u32) -> Self {
         let heights = (0..2u64 << index_bits).map(|n| height(window(n, index_bits), start, fracs[0])).collect();
         let windows = Windows::Powers(Powers { unit, heights });
@@ -162,14 +166,14 @@ impl FssTable {
     }
 
     /// [`FssTable::power`] for x 2^-unit < `end`, 0 from `end` + 2 on, and one of both in between. Each party expands
-    /// its key near the coefficients that are not zero alone.
+    /// its key only near coefficients that are not zero.
     pub fn decay(index_bits: u32, unit: u32, start: f64, end: u32, fracs: [u32; 2], out_width: u32) -> Self {
         let heights = (-2..i64::from(end)).map(|n| height(n, start, fracs[0])).collect();
         let windows = Windows::Decay(Powers { unit, heights });
         FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
     }
 
-    /// Whether every input has a value: nothing outside the range may come in.
+    /// Whether every input has a value, so that no input may come from outside the range.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(self.windows, Windows::Decay(_))
     }
@@ -205,7 +209,8 @@ pub(super) fn fitted(spec: CurveSpec, f: impl Fn(f64) -> f64, window: impl Fn(u6
     Parabolas::fit(index_bits, low_bits, at, window)
 }
 
-/// e^(start - n) at `frac` fractional bits, for a power of two factors that are slightly less than they should be.
+/// e^(start - n) at `frac` fractional bits, corrected for a power whose two factors are slightly less than they
+/// should be.
 fn height(n: i64, start: f64, frac: u32) -> f64 {
     let one = (1u64 << FACTOR_FRAC) as f64 / FACTOR_ONE;
     (1u64 << frac) as f64 * one * one * libm::exp(start - n as f64)
@@ -222,7 +227,7 @@ fn window(n: u64, index_bits: u32) -> i64 {
 }
 
 impl Lines {
-    /// As [`FssTable::lines`] says.
+    /// The fit that [`FssTable::lines`] documents.
     pub(super) fn fit(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, base, step, out_frac, .. } = spec;
         let unit = (1u64 << low_bits) as f64;
@@ -243,14 +248,15 @@ impl Lines {
         Lines { base, slope }
     }
 
-    /// The value at the window `n`, an index below twice their number; the rest is as in [`FssTable::value`].
+    /// The value at the window `n`, an index below twice the number of windows. The rest is as in
+    /// [`FssTable::value`].
     pub(super) fn value(&self, n: usize, low: u64, rho: [u64; 2]) -> u64 {
         let constant = self.base[2 * n].wrapping_add(self.slope[2 * n].wrapping_mul(low));
         constant.wrapping_add(self.base[2 * n + 1].wrapping_mul(rho[0].wrapping_add(rho[1])))
     }
 
     /// The share of the result from this party's shares of 1 and rho at every window n - `high`, for the low part
-    /// `low`; both parts of y are public.
+    /// `low`. `high` and `low` are public.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
         let lanes = 2 * high..2 * high + values.len();
         let (base, slope) = (dot(&self.base[lanes.clone()], values), dot(&self.slope[lanes], values));

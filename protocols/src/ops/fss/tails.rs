@@ -4,8 +4,8 @@
 //! x is near, and garbage elsewhere; XOR shares of two bits, which say whether x is near and whether it is beyond.
 //!
 //! **Source.** As in the [parent module](super). Windows are numbered on and on, and 2^index_bits of them are a
-//! *cell*. The table has the windows of one cell, which are near; lower cells and higher ones are the tails. A key
-//! hides the window of the mask as that of a table does, in the words of its leaves, and in their bits the unit
+//! *cell*. The table has the windows of one cell, which are near; lower cells and higher ones are the tails. In the
+//! words of its leaves, a key hides the window of the mask, as a table's key does. In their bits, it hides the unit
 //! vector of the mask's cell ([`waggle_ot::dpf`]):
 //!
 //! ```text
@@ -21,7 +21,7 @@
 //!
 //! **Range.** x from the first window of the table on to the last but two of 2^cell_bits cells; other inputs give
 //! garbage. A window serves three times its width, as in [`FssTable`](super::table::FssTable): an x in the first two
-//! windows of a cell may count as one of the cell before it. **Error.** The table's.
+//! windows of a cell may count as one of the cell before it. **Error.** The error of the table.
 //!
 //! **What each party sees.** While preparing: as in the parent module, and bits masked by further pads of leaves.
 //! Online: y, which is used once and uniform. **Revealed.** Nothing.
@@ -38,7 +38,8 @@ use crate::operation::prelude::*;
 use crate::twin::mixed;
 use crate::wire::opening;
 
-/// A piecewise quadratic function of the words of one cell, and where the others lie.
+/// A piecewise quadratic function of the words of one cell, which also tells on which side of this cell other words
+/// lie.
 #[derive(Clone, Debug)]
 pub struct TailedTable {
     shape: FssShape,
@@ -50,7 +51,7 @@ impl TailedTable {
     /// [`FssTable::parabolas`](super::table::FssTable::parabolas) has it. Arguments count from word 0 of cell 0.
     ///
     /// # Panics
-    /// As there, and unless there are 7 or 8 cell bits.
+    /// As for parabolas, and unless there are 7 or 8 cell bits.
     pub fn fit(spec: CurveSpec, cell_bits: u32, f: impl Fn(f64) -> f64) -> Self {
         assert!((7..=8).contains(&cell_bits), "whole blocks of bits");
         let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
@@ -114,7 +115,7 @@ pub(crate) fn run(
             *bits = [0; 2];
             let (near, cells) = (near(shape), 1 << shape.cell_bits);
             for (sum, cell) in sums.into_iter().zip([cell, cell + 1]) {
-                // The cell of x is this one plus that of the bit.
+                // The cell of x is `cell` plus the cell of the bit.
                 bits[0] ^= parity(&sum, near.wrapping_sub(cell), 1, cells);
                 bits[1] ^= parity(&sum, (near + 1).wrapping_sub(cell), cells - near - 1, cells);
             }
@@ -123,7 +124,7 @@ pub(crate) fn run(
     Ok((out, bits))
 }
 
-/// The sum modulo 2 of `count` bits from the bit `first` on, which count modulo `all`, a power of two.
+/// The sum modulo 2 of `count` bits from the bit `first` on. Positions count modulo `all`, a power of two.
 fn parity(bits: &[u64], first: u64, count: u64, all: u64) -> u8 {
     let (first, count) = (first & (all - 1), count & (all - 1));
     let (end, before) = (first + count, |end| parity_below(bits, end));
@@ -138,10 +139,10 @@ pub(crate) fn run_cost(shape: &FssShape, n: usize) -> Cost {
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
-/// f(x) of every entry of a vector, where it is near, and (entries, 2): whether it is near, and beyond.
+/// f(x) of every entry x of a vector, where x is near, and (entries, 2): whether x is near, and whether it is beyond.
 #[derive(Clone, Copy)]
 pub struct EvaluateNear<'t> {
-    /// f.
+    /// The table of f.
     pub table: &'t TailedTable,
 }
 
@@ -173,7 +174,8 @@ impl Operation for EvaluateNear<'_> {
         Ok((shaped(&[words.len()], words), shaped(&[x.len(), 2], bits)))
     }
 
-    /// Where x is not near, the largest value that a truncation takes: it is noticed where it is not muxed away.
+    /// Where x is not near, the value is the largest that a truncation takes: it is noticed where it is not muxed
+    /// away.
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<(ArrayD<u64>, ArrayD<u8>), Error> {
         let FssShape { low_bits, width, .. } = self.table.shape;
         let input = self.table.shape.input_bits();

@@ -38,13 +38,13 @@ pub const MIN_WIDTH: u32 = LEAF_BITS + 1;
 /// The widest ring. Beyond, expanding the vector takes longer than the messages it saves.
 pub const MAX_WIDTH: u32 = 15;
 
-/// Whether a session compares words of this width here: in two phases over slow links. There the 60 bytes and five
-/// flows that a word saves online are worth the 300 bytes and the processor time of its preparation.
+/// Whether a session compares words of this width by FSS keys: in two phases over slow links. There the 60 bytes and
+/// five flows that a word saves online are worth the 300 bytes and the processor time of its preparation.
 pub(crate) fn applies(options: &Options, width: u32) -> bool {
     options.preprocess && options.slow_link() && (MIN_WIDTH..=MAX_WIDTH).contains(&width)
 }
 
-/// A random mask and a key that expands to XOR shares of its unit vector. Unit: an input.
+/// A random mask and a key that expands to XOR shares of the mask's unit vector. Unit: an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
@@ -53,7 +53,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether a helper deals this: that of a peer need not be any.
+    /// Whether a helper deals this kind. A kind from a peer may be out of range.
     pub(crate) fn is_served(&self) -> bool {
         (MIN_WIDTH..=MAX_WIDTH).contains(&self.width)
     }
@@ -106,7 +106,7 @@ impl Correlation for Comparison {
 }
 
 impl Comparison {
-    /// log2 of what the bits of a mask count, the highest first.
+    /// log2 of the value of each bit of a mask, the highest first.
     fn weights(self) -> Vec<u32> {
         (0..self.width).rev().collect()
     }

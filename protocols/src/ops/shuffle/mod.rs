@@ -45,7 +45,7 @@ use crate::wire::opening;
 use waksman::{Network, same, select};
 
 /// Uniformly random permutations of `items` items for each of `rows` rows. Between two parties neither knows them:
-/// each knows one of the two that compose them. Free.
+/// each is composed of two, of which each party knows one. Free.
 #[derive(Clone, Copy, Debug)]
 pub struct Permute {
     /// Rows.
@@ -65,7 +65,7 @@ pub struct Permutations {
 
 #[derive(Clone)]
 enum Known {
-    /// In a plan.
+    /// In a plan: nothing but the sizes.
     Sizes,
     /// In the clear: item j of a row comes from its item `orders[row][j]`.
     Orders(Vec<Vec<usize>>),
@@ -123,7 +123,7 @@ pub struct Shuffle<'w> {
 }
 
 impl Shuffle<'_> {
-    /// A width for every column.
+    /// The width of every column.
     fn column_widths(&self, columns: usize) -> Vec<u32> {
         match *self.widths {
             [width] => vec![width; columns],
@@ -138,7 +138,7 @@ impl Shuffle<'_> {
 impl Operation for Shuffle<'_> {
     type Input<'a, F: Form> = (&'a Permutations, &'a F::Words);
     type Output<F: Form> = F::Words;
-    /// Rows, items and columns.
+    /// Numbers of rows, items and columns.
     type Size = [usize; 3];
 
     fn size<F: Form>(&self, (permutations, x): &(&Permutations, &F::Words)) -> [usize; 3] {
@@ -263,8 +263,8 @@ enum Half {
     Permuter(Bits, Vec<u64>),
 }
 
-/// Shares of the permuted `x`, which holds for every row of `switches`, item by item of `n`, a word for each of
-/// `widths`. The results are reduced to their widths.
+/// Shares of the permuted `x`, reduced to their widths. `x` has a row for each of `switches`, a row has `n` items,
+/// and an item has a word for each of `widths`.
 fn shuffle(
     s: &mut Session,
     switches: &[Vec<bool>],

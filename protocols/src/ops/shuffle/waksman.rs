@@ -6,7 +6,8 @@ use crate::words::equal;
 /// The wiring of a network. It depends on the size alone.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// The two wires of every switch, which it exchanges if it is set. No switch comes before one that feeds it.
+    /// The two wires of every switch. A switch that is set exchanges its wires. No switch comes before one that feeds
+    /// it.
     pub(super) switches: Vec<[usize; 2]>,
     /// The wire on which each input starts.
     pub(super) inputs: Vec<usize>,
