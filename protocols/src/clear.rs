@@ -1,7 +1,7 @@
 //! The arithmetic black box in the clear: one process, exact integers, every range checked.
 //!
-//! [`Clear`] is the naive twin against which the protocols are tested. It also shows where a model leaves the ranges
-//! of its functions: between two parties an overflow is invisible, while here it is an
+//! [`Clear`] is the naive reference against which the protocols are tested. It also shows where a model leaves the
+//! ranges of its functions: between two parties an overflow is invisible, while here it is an
 //! [`waggle_engine::Error::Range`] that gives the operation's path.
 
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::abb::{Abb, given};
 use crate::error::of_words;
 use crate::form::Values;
 use crate::operation::Operation;
-use crate::twin::Twin;
+use crate::reference::Reference;
 use crate::{DEFAULT_LINK, Error, Evaluation, Options};
 
-/// Exact operations on visible values: runs the twin of every operation.
+/// Exact operations on visible values: runs the reference of every operation.
 ///
 /// A word is the value itself, sign-extended to 64 bits from the width of the operation that made it. Multiplications
 /// compute over the integers and refuse a result that is not a signed `width`-bit value. Truncations and comparisons
 /// refuse inputs outside their ranges. Truncation rounds to nearest.
 #[derive(Debug, Default)]
 pub struct Clear {
-    twin: Twin,
+    reference: Reference,
     evaluation: Evaluation,
     options: Options,
 }
@@ -31,7 +31,7 @@ pub struct Clear {
 type W = ArrayD<u64>;
 
 /// The link by which a box in the clear makes the choices that the parties of two phases make.
-const LINK_OF_TWINS: waggle_net::LinkShape =
+const LINK_OF_REFERENCES: waggle_net::LinkShape =
     waggle_net::LinkShape { round_trip: Duration::from_millis(4), ..DEFAULT_LINK };
 
 impl Clear {
@@ -40,10 +40,10 @@ impl Clear {
         Self::default()
     }
 
-    /// The twin of boxes that evaluate functions by `evaluation`.
+    /// The reference of boxes that evaluate functions by `evaluation`.
     pub fn evaluating(evaluation: Evaluation) -> Self {
         let preprocess = evaluation == Evaluation::Masked;
-        let link = if preprocess { LINK_OF_TWINS } else { DEFAULT_LINK };
+        let link = if preprocess { LINK_OF_REFERENCES } else { DEFAULT_LINK };
         Clear { evaluation, options: Options { preprocess, link, ..Options::default() }, ..Self::default() }
     }
 }
@@ -55,17 +55,17 @@ impl Abb for Clear {
     const CLEAR: bool = true;
 
     fn enter(&mut self, name: &str) {
-        self.twin.path.push(name.to_owned());
+        self.reference.path.push(name.to_owned());
     }
 
     fn leave(&mut self) {
-        self.twin.path.pop();
+        self.reference.path.pop();
     }
 
     fn apply<O: Operation>(&mut self, operation: O, input: O::Input<'_, Values>) -> Result<O::Output<Values>, Error> {
         // This checks the shapes.
         operation.size(&input);
-        operation.twin(&mut self.twin, input)
+        operation.reference(&mut self.reference, input)
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> W {
@@ -107,7 +107,7 @@ impl Abb for Clear {
 
     fn expect_below(&mut self, x: &W, bound: i128, frac: u32) -> Result<(), Error> {
         match x.iter().map(|&x| i128::from(x as i64)).find(|v| v.abs() >= bound) {
-            Some(v) => Err(of_words(frac)(self.twin.out_of_range("range", v, 1 - bound, bound - 1))),
+            Some(v) => Err(of_words(frac)(self.reference.out_of_range("range", v, 1 - bound, bound - 1))),
             None => Ok(()),
         }
     }

@@ -83,8 +83,8 @@ pub struct Pipeline<'a> {
 }
 
 impl Pipeline<'_> {
-    /// Begins the next batch, as far as that takes no answer of the peer and no data. A step that is about to wait for
-    /// the peer calls this.
+    /// Begins the next batch, as far as that takes no answer of the peer and no data. A step that is about to wait
+    /// for the peer calls this.
     pub(crate) fn look_ahead(&mut self, session: &mut Session) -> Result<(), Error> {
         match self.next.take() {
             Some((kind, units)) => kind.begin(session, units, self),

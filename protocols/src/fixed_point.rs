@@ -145,7 +145,7 @@ impl Fixed {
         FixedPoint::over(Clear::new())
     }
 
-    /// The twin of engines whose options say `evaluation`.
+    /// The reference of engines whose options say `evaluation`.
     pub fn evaluating(evaluation: Evaluation) -> Self {
         FixedPoint::over(Clear::evaluating(evaluation))
     }

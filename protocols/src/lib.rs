@@ -8,7 +8,7 @@
 //!   relation. It does not depend on the data. Kinds are counted in *units*: a row, for instance.
 //! - The *direct* form of an operation takes no correlations. Its *prepared* form takes them from the *stock*
 //!   ([`Stock`]).
-//! - The *twin* of an operation computes the same on values in the clear, exactly.
+//! - The *reference* of an operation computes the same on values in the clear, exactly.
 //! - A *flow* is a maximal run of messages in one direction.
 //! - A *cached operand* ([`Operand`]) is a matrix that grows from product to product, as keys and values do.
 #![deny(missing_docs)]
@@ -37,6 +37,7 @@ pub mod ops;
 mod options;
 mod plans;
 pub mod preparation;
+pub mod reference;
 mod session;
 pub(crate) mod spill;
 pub mod spread;
@@ -44,7 +45,6 @@ pub mod stock;
 #[cfg(test)]
 mod tests;
 mod times;
-pub mod twin;
 mod two_party;
 mod weight;
 pub mod wire;

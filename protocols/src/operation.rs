@@ -1,7 +1,7 @@
 //! An operation as a value: what it computes, what it costs, how two parties carry it out.
 //!
 //! A type that implements [`Operation`] is all that a box knows of an operation. [`TwoParty`](crate::TwoParty) runs
-//! it, `waggle_planner::Planner` books it, and [`Clear`](crate::Clear) runs its twin:
+//! it, `waggle_planner::Planner` books it, and [`Clear`](crate::Clear) runs its reference:
 //!
 //! ```text
 //! apply(operation, input):
@@ -10,7 +10,7 @@
 //!     correlations = operation.correlations(size, options)      nothing in one phase
 //!     TwoParty: take masks and correlations from the stock, then operation.run(...)
 //!     Planner:  book taking them, then operation.cost(...)
-//!     Clear:    operation.twin(...)
+//!     Clear:    operation.reference(...)
 //! ```
 //!
 //! So `operands` and `correlations` decide whether an operation is prepared. A plan follows the same steps.
@@ -25,15 +25,16 @@ use crate::form::{Form, Shapes, Values};
 use crate::matrix::FixedMatrix;
 use crate::options::Options;
 use crate::plans::Plans;
+use crate::reference::Reference;
 use crate::session::Session;
-use crate::twin::Twin;
 
 /// An operation on hidden words and bits. Public parameters are its fields; hidden operands come as
 /// [`Input`](Operation::Input).
 ///
 /// # Laws
 /// 1. Both parties call it with equal parameters and with shares of equal shapes.
-/// 2. [`run`](Operation::run) returns shares of what [`twin`](Operation::twin) returns, within the stated error.
+/// 2. [`run`](Operation::run) returns shares of what [`reference`](Operation::reference) returns, within the stated
+/// error.
 /// 3. `run` sends exactly the messages, and takes exactly the OTs, of [`cost`](Operation::cost).
 /// 4. `run` opens nothing but what the documentation of the operation says.
 ///
@@ -86,7 +87,11 @@ pub trait Operation {
     ) -> Result<Self::Output<Values>, Error>;
 
     /// Computes the operation on values in the clear, exactly. Values outside the stated range are refused.
-    fn twin(&self, twin: &mut Twin, input: Self::Input<'_, Values>) -> Result<Self::Output<Values>, Error>;
+    fn reference(
+        &self,
+        reference: &mut Reference,
+        input: Self::Input<'_, Values>,
+    ) -> Result<Self::Output<Values>, Error>;
 
     /// The shape of the result.
     fn planned(&self, size: Self::Size) -> Self::Output<Shapes>;
@@ -165,8 +170,8 @@ pub mod prelude {
     pub use crate::matrix::FixedMatrix;
     pub use crate::options::Options;
     pub use crate::plans::Plans;
+    pub use crate::reference::Reference;
     pub use crate::session::Session;
-    pub use crate::twin::Twin;
     pub use crate::words::{mask, signed};
     pub use crate::work::Kernel;
     pub use crate::{Error, Shape, Tensor};

@@ -2,7 +2,7 @@
 //!
 //! Every file states functionality, source, range in -> range out, error bound and what is revealed. It holds the
 //! operation as a value ([`Operation`](crate::Operation)): its sizes, its correlations, its cost, its protocol and
-//! its twin. A protocol has a direct form, and some have a prepared form, which takes correlations made ahead.
+//! its reference. A protocol has a direct form, and some have a prepared form, which takes correlations made ahead.
 //!
 //! Inside a protocol, values are flat slices of words. Shares are additive modulo 2^64 or exclusive-or.
 

@@ -5,9 +5,9 @@
 //!
 //! | law | what it says |
 //! |---|---|
-//! | twin | what the parties' results stand for is what the twin computes, within the stated error |
+//! | reference | what the parties' results stand for is what the reference computes, within the stated error |
 //! | cost | both ledgers equal that of the plan, and the shapes are those that it says |
-//! | range | the twin refuses inputs outside the range |
+//! | range | the reference refuses inputs outside the range |
 //! | uniform | what the parties open under masks is uniformly distributed, by chi-square |
 //! | spent once | no mask serves twice, and what a place opens next differs from what it opened before by uniform words |
 //!
@@ -245,7 +245,7 @@ impl<'l> Laws<'l> {
         self
     }
 
-    /// The largest difference from the twin, in units in the last place; none unless stated.
+    /// The largest difference from the reference, in units in the last place; none unless stated.
     pub fn error(mut self, units: u64) -> Self {
         self.error = units;
         self
@@ -257,7 +257,7 @@ impl<'l> Laws<'l> {
         self
     }
 
-    /// Words outside the range, one vector for every operand of words: the twin must refuse them.
+    /// Words outside the range, one vector for every operand of words: the reference must refuse them.
     ///
     /// # Panics
     /// If the values do not fit the shapes of the operands, which come before.
@@ -346,8 +346,8 @@ impl<'l> Laws<'l> {
         }
     }
 
-    /// The words that the function gives between two parties, for another comparison than that with the twin. Costs
-    /// are those of the plan.
+    /// The words that the function gives between two parties, for another comparison than that with the reference.
+    /// Costs are those of the plan.
     ///
     /// # Panics
     /// If they are not, or if the function gives no words.
@@ -362,11 +362,11 @@ impl<'l> Laws<'l> {
 
     fn between_parties(&self, options: Options, ahead: Option<&Needs>) {
         let name = format!("{} under {options:?}, prepared ahead: {}", self.name(), ahead.is_some());
-        let mut twin = Clear::evaluating(options.evaluation());
-        let want = self.functions[0].clear(&mut twin, &self.words, &self.bits).expect("the inputs are in range");
+        let mut reference = Clear::evaluating(options.evaluation());
+        let want = self.functions[0].clear(&mut reference, &self.words, &self.bits).expect("the inputs are in range");
         let shares = self.shared();
         let (mut pair, got) = self.run(&name, options, ahead, &shares);
-        let shape = self.twin(&name, got, want);
+        let shape = self.reference(&name, got, want);
         self.costs(&name, options, ahead, &mut pair, &shape);
 
         let opened = pair.party(Role::Client).session().audit().words();
@@ -457,17 +457,17 @@ impl<'l> Laws<'l> {
         }
     }
 
-    /// Compares the parties' results with the twin's; returns the shape.
-    fn twin(&self, name: &str, got: [Output<Values>; 2], want: Output<Values>) -> Vec<usize> {
+    /// Compares the parties' results with the reference's; returns the shape.
+    fn reference(&self, name: &str, got: [Output<Values>; 2], want: Output<Values>) -> Vec<usize> {
         match (got, want) {
             ([Output::Words(client), Output::Words(server)], Output::Words(want)) => {
                 self.close(name, &open(&[client, server]), &want)
             }
             ([Output::Bits(client), Output::Bits(server)], Output::Bits(want)) => {
                 let binary = client.iter().chain(&server).all(|&bit| bit <= 1);
-                assert!(binary, "twin: a share of a bit of {name} is none");
+                assert!(binary, "reference: a share of a bit of {name} is none");
                 let got = client ^ server;
-                assert_eq!(got, want, "twin: {name}");
+                assert_eq!(got, want, "reference: {name}");
                 want.shape().to_vec()
             }
             ([Output::Opened(client), Output::Opened(server)], Output::Opened(Some(want))) => {
@@ -475,7 +475,7 @@ impl<'l> Laws<'l> {
                     assert_eq!(
                         got.is_some(),
                         self.opened_to.contains(&role),
-                        "twin: what the {role:?} of {name} gets"
+                        "reference: what the {role:?} of {name} gets"
                     );
                     if let Some(got) = got {
                         self.close(name, &got, &want);
@@ -483,18 +483,18 @@ impl<'l> Laws<'l> {
                 }
                 want.shape().to_vec()
             }
-            _ => panic!("twin: {name} gives one kind of result to all boxes"),
+            _ => panic!("reference: {name} gives one kind of result to all boxes"),
         }
     }
 
     fn close(&self, name: &str, got: &ArrayD<u64>, want: &ArrayD<u64>) -> Vec<usize> {
-        assert_eq!(got.shape(), want.shape(), "twin: shapes of {name}");
+        assert_eq!(got.shape(), want.shape(), "reference: shapes of {name}");
         let allowed = self.error;
         for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
             let error = distance(got, want, self.ring);
             assert!(
                 error <= allowed,
-                "twin: entry {i} of {name} is off by {error} of {allowed}: {got:#x}, not {want:#x}"
+                "reference: entry {i} of {name} is off by {error} of {allowed}: {got:#x}, not {want:#x}"
             );
         }
         want.shape().to_vec()

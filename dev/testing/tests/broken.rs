@@ -17,7 +17,7 @@ const COUNT: usize = 600;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    Twin,
+    Reference,
     Cost,
     Range,
     Uniform,
@@ -61,14 +61,14 @@ impl Operation for Again {
                 Role::Client => drop(s.channel().recv("bare", 8 * x.len())?),
             }
         }
-        let wrong = u64::from(self.0 == Fault::Twin);
+        let wrong = u64::from(self.0 == Fault::Reference);
         let unmasked = if s.is_server() { opened.minus(&mask) } else { mask.times(u64::MAX) };
         Ok(unmasked.mapv(|word| word.wrapping_add(wrong)))
     }
 
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let width = if self.0 == Fault::Range { 64 } else { 30 };
-        twin.fitted("again", x.mapv(|x| i128::from(x as i64)), width)
+        reference.fitted("again", x.mapv(|x| i128::from(x as i64)), width)
     }
 
     fn planned(&self, shape: Vec<usize>) -> waggle_protocols::Shape {
@@ -91,9 +91,9 @@ fn a_right_operation_passes() {
 }
 
 #[test]
-#[should_panic(expected = "twin: ")]
+#[should_panic(expected = "reference: ")]
 fn a_wrong_result_is_noticed() {
-    hold(Fault::Twin);
+    hold(Fault::Reference);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_wrong_cost_is_noticed() {
 
 #[test]
 #[should_panic(expected = "range: ")]
-fn a_twin_without_a_range_is_noticed() {
+fn a_reference_without_a_range_is_noticed() {
     hold(Fault::Range);
 }
 

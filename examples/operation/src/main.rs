@@ -68,11 +68,11 @@ impl Operation for And {
         Ok(shaped(x.shape(), bits))
     }
 
-    // ANCHOR: twin
-    fn twin(&self, _: &mut Twin, (x, y): (&ArrayD<u8>, &ArrayD<u8>)) -> Result<ArrayD<u8>, Error> {
+    // ANCHOR: reference
+    fn reference(&self, _: &mut Reference, (x, y): (&ArrayD<u8>, &ArrayD<u8>)) -> Result<ArrayD<u8>, Error> {
         Ok(Zip::from(x).and(y).map_collect(|x, y| x & y))
     }
-    // ANCHOR_END: twin
+    // ANCHOR_END: reference
 
     fn planned(&self, shape: Vec<usize>) -> Shape {
         Shape(shape)

@@ -1,4 +1,4 @@
-//! Models of many shapes against their naive twins, through files as `transformers` writes them.
+//! Models of many shapes against naive readings of them, through files as `transformers` writes them.
 
 use std::path::Path;
 
@@ -93,7 +93,7 @@ fn merge(mut base: Value, extra: Value) -> Value {
 }
 
 #[test]
-fn every_shape_equals_its_naive_twin() {
+fn every_shape_equals_its_naive_reference() {
     let mut rng = StdRng::seed_from_u64(11);
     for config in configs() {
         let spec = spec(&config);
@@ -135,7 +135,7 @@ fn decoding_on_the_cache_equals_one_pass_over_the_whole_text() {
 }
 
 #[test]
-fn far_positions_of_the_recall_model_equal_the_twin() {
+fn far_positions_of_the_recall_model_equal_the_reference() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/recall");
     let config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
     let files = ModelFiles::open(&dir).unwrap();

@@ -2,8 +2,8 @@
 //! bytes.
 //!
 //! The layers above reach both through [`Permutation`] (AES under one key) and [`Prgs`] (AES under many), which hold
-//! the choice. Kernels are the methods of [`Simd`], a proof that the processor runs them; the portable twin of each
-//! stands in the other files of this module, and tests hold the two together.
+//! the choice. Kernels are the methods of [`Simd`], a proof that the processor runs them; the portable reference of
+//! each stands in the other files of this module, and tests hold the two together.
 
 /// Hands the signatures of the kernels of AES under one key to the macro `$implement`, which makes methods of them.
 macro_rules! keyed_kernels {
@@ -98,7 +98,7 @@ pub(crate) use planes::Shape;
 pub(crate) use portable::sigma;
 pub(crate) use transpose::{BATCH, TILES};
 
-/// The kernel `combine`, or its twin.
+/// The kernel `combine`, or its reference.
 pub(crate) fn combine(simd: Option<Simd>, coefficients: &[Block], data: &[Block], sums: &mut [Block]) {
     debug_assert_eq!(data.len(), coefficients.len() * sums.len());
     match simd {
@@ -107,7 +107,7 @@ pub(crate) fn combine(simd: Option<Simd>, coefficients: &[Block], data: &[Block]
     }
 }
 
-/// The kernel `combine_odd`, or its twin.
+/// The kernel `combine_odd`, or its reference.
 pub(crate) fn combine_odd(simd: Option<Simd>, coefficients: &[Block], data: &[Block]) -> [Block; 2] {
     debug_assert_eq!(data.len(), coefficients.len());
     match simd {
@@ -116,7 +116,7 @@ pub(crate) fn combine_odd(simd: Option<Simd>, coefficients: &[Block], data: &[Bl
     }
 }
 
-/// The kernel `transpose`, or its twin.
+/// The kernel `transpose`, or its reference.
 pub(crate) fn transpose(simd: Option<Simd>, rows: &mut [Block; BATCH]) {
     match simd {
         Some(simd) => simd.transpose(rows),

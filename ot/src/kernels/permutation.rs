@@ -18,7 +18,7 @@ pub(crate) enum Permutation {
     Simd(Simd, Key),
 }
 
-/// Methods by kernels, or by their portable twins.
+/// Methods by kernels, or by their portable references.
 macro_rules! forward {
     ($($(#[$doc:meta])* $name:ident(pi: &Key $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)*) => {$(
         $(#[$doc])*

@@ -1,4 +1,4 @@
-//! The portable twins of the kernels of AES, on the crate `aes`.
+//! The portable references of the kernels of AES, on the crate `aes`.
 
 use aes::Aes128Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};

@@ -21,7 +21,7 @@
 //! Offline, the masks B of all products of a run are stacked, so that one encrypted product of matrices per layer and
 //! operand, or a few, makes all shares of B A.
 //!
-//! **Range.** Any, modulo 2^w. **Error.** The error of `matmul::shared`. The naive twin is the product itself.
+//! **Range.** Any, modulo 2^w. **Error.** The error of `matmul::shared`. The naive reference is the product itself.
 //!
 //! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else. An [`Operand`]
 //! with masks cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.

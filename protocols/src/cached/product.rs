@@ -114,10 +114,14 @@ impl Operation for CachedMatmul {
         Ok(masked.into_iter().map(|product| product.finish(s, &mut opened)).collect())
     }
 
-    fn twin(&self, twin: &mut Twin, products: Self::Input<'_, Values>) -> Result<Vec<ArrayD<u64>>, Error> {
+    fn reference(
+        &self,
+        reference: &mut Reference,
+        products: Self::Input<'_, Values>,
+    ) -> Result<Vec<ArrayD<u64>>, Error> {
         products
             .into_iter()
-            .map(|CachedProduct { a, b, .. }| Matmul { width: self.width }.twin(twin, (a, b)))
+            .map(|CachedProduct { a, b, .. }| Matmul { width: self.width }.reference(reference, (a, b)))
             .collect()
     }
 

@@ -49,7 +49,7 @@ impl Operation for B2a {
         Ok(shaped(bits.shape(), words))
     }
 
-    fn twin(&self, _: &mut Twin, bits: &ArrayD<u8>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, _: &mut Reference, bits: &ArrayD<u8>) -> Result<ArrayD<u64>, Error> {
         Ok(bits.mapv(u64::from))
     }
 }

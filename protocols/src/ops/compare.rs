@@ -82,7 +82,7 @@ impl Operation for AtLeast<'_> {
         Ok(shaped(&shape, bits))
     }
 
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
         let AtLeast { thresholds, width } = *self;
         let few = (1..=MAX_THRESHOLDS).contains(&thresholds.len());
         assert!(few && (2..=64).contains(&width), "at_least of width {width}");
@@ -92,7 +92,7 @@ impl Operation for AtLeast<'_> {
         let most = i128::from(most.copied().unwrap_or(0).max(0));
         let inside = |v: i128| v - least <= high && v - most >= -high - 1;
         if let Some(v) = x.iter().map(|&v| i128::from(signed(v, width))).find(|&v| !inside(v)) {
-            return Err(twin.out_of_range("at_least", v, most - high - 1, high + least));
+            return Err(reference.out_of_range("at_least", v, most - high - 1, high + least));
         }
         let bits = x.iter().flat_map(|&v| thresholds.iter().map(move |&t| u8::from(signed(v, width) >= t))).collect();
         Ok(shaped(&appended(x.shape(), thresholds.len()), bits))

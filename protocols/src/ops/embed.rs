@@ -106,14 +106,14 @@ impl Operation for Embed<'_> {
         Ok(shaped(&[self.count, self.table.spec.outputs], share))
     }
 
-    fn twin(&self, twin: &mut Twin, _: ()) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, reference: &mut Reference, _: ()) -> Result<ArrayD<u64>, Error> {
         let ids = self.known_ids()?;
         let outputs = self.table.spec.outputs;
         let matrix = &self.table.known()?.matrix;
         let exact = ArrayD::from_shape_fn(vec![self.count, outputs], |at| {
             i128::from(matrix.entry(ids[at[0]] as usize, at[1])) << (EMBED_FRAC - self.table.frac)
         });
-        twin.fitted("embed", exact, EMBED_WIDTH)
+        reference.fitted("embed", exact, EMBED_WIDTH)
     }
 
     fn planned(&self, _: ()) -> Shape {

@@ -14,7 +14,7 @@ use crate::ops::fss::ladder::{self, Ladder};
 use crate::ops::fss::table::{FssShape, FssTable};
 use crate::ops::lookup::{Table, TableShape};
 use crate::ops::{fss, lookup};
-use crate::twin::mixed;
+use crate::reference::mixed;
 
 /// A function of one variable with the table by which it is evaluated.
 pub struct Function {
@@ -180,7 +180,7 @@ impl Operation for Evaluate<'_> {
     /// Outside the range the result can only be garbage: the largest value that a truncation takes, which is noticed
     /// where it is not muxed away. A table of all inputs that there may be refuses such an input, whatever its low
     /// bits are.
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let width = self.function.out_width();
         let garbage = (1u64 << (width - 2)) - 1;
         if let Method::Masked(table) = &self.function.method
@@ -189,7 +189,7 @@ impl Operation for Evaluate<'_> {
             && let end = (mask(index_bits) - 1) << low_bits
             && let Some(&v) = x.iter().find(|&&v| v >= end)
         {
-            return Err(twin.out_of_range("evaluate", (v as i64).into(), 0, i128::from(end) - 1));
+            return Err(reference.out_of_range("evaluate", (v as i64).into(), 0, i128::from(end) - 1));
         }
         let value = |(i, &v)| self.function.value(v, i).map_or(garbage, |v| signed(v, width) as u64);
         Ok(shaped(x.shape(), x.iter().enumerate().map(value).collect()))

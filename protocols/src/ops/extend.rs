@@ -60,11 +60,11 @@ impl Operation for ExtendColumns<'_> {
         Ok(shaped(x.shape(), extended.collect()))
     }
 
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let mut out = x.clone();
         for (column, &width) in self.widths.iter().enumerate() {
             let mut column = out.index_axis_mut(ndarray::Axis(1), column);
-            let extended = twin.rounded("extend", &column.to_owned(), width, 0)?;
+            let extended = reference.rounded("extend", &column.to_owned(), width, 0)?;
             column.assign(&extended.mapv(|x| x as u64));
         }
         Ok(out)

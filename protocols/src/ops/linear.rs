@@ -12,7 +12,7 @@
 
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
-use crate::twin::{integers, times_matrix};
+use crate::reference::{integers, times_matrix};
 use crate::weight::FixedWeight;
 
 /// x W + b: (..., inputs) -> (..., outputs).
@@ -79,16 +79,16 @@ impl Operation for Linear<'_> {
         Ok(shaped(&self.result(x.shape()), share))
     }
 
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let values = self.weight.known()?;
         let outputs = self.weight.spec.outputs;
         let y = times_matrix(&integers(x, self.weight.width()), &values.matrix)?;
         // The product must fit the ring, and so must its sum with the bias.
-        let product = twin.fitted("linear", shaped(&self.result(x.shape()), y), self.weight.width())?;
+        let product = reference.fitted("linear", shaped(&self.result(x.shape()), y), self.weight.width())?;
         let biases = (0..outputs).cycle().map(|j| i128::from(values.bias[j]));
         let sums = product.iter().zip(biases).map(|(&y, bias)| i128::from(y as i64) + bias).collect();
         let sums = shaped(&self.result(x.shape()), sums);
-        twin.fitted("linear", sums, self.weight.width())
+        reference.fitted("linear", sums, self.weight.width())
     }
 
     fn planned(&self, shape: Vec<usize>) -> Shape {

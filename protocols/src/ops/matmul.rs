@@ -26,7 +26,7 @@ use waggle_he::{MatmulPlan, MatmulShape, MatmulSpec, Split, Weights};
 use crate::deal::dealing::{Dealing, counted, in_range};
 use crate::operation::prelude::*;
 use crate::ops::private::reduced;
-use crate::twin::integers;
+use crate::reference::integers;
 use crate::wire::beaver::{minus, open_products, random};
 use crate::wire::opening;
 
@@ -85,9 +85,13 @@ impl Operation for Matmul {
         Ok(shaped(&[shape.batch, shape.m, shape.n], product))
     }
 
-    fn twin(&self, twin: &mut Twin, (a, b): (&ArrayD<u64>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+    fn reference(
+        &self,
+        reference: &mut Reference,
+        (a, b): (&ArrayD<u64>, &ArrayD<u64>),
+    ) -> Result<ArrayD<u64>, Error> {
         let matrices = |x| integers(x, self.width).into_dimensionality::<Ix3>().expect("(batch, rows, columns)");
-        twin.products("matmul", &matrices(a), &matrices(b), self.width)
+        reference.products("matmul", &matrices(a), &matrices(b), self.width)
     }
 
     fn planned(&self, MatmulShape { batch, m, n, .. }: MatmulShape) -> Shape {
@@ -259,7 +263,7 @@ fn transpose(x: &[u64], batch: usize, rows: usize, columns: usize) -> Vec<u64> {
     out
 }
 
-/// The product in the clear modulo 2^64. It computes the local terms, and is the naive twin of both protocols.
+/// The product in the clear modulo 2^64. It computes the local terms, and is the naive reference of both protocols.
 pub fn multiply(shape: MatmulShape, a: &[u64], b: &[u64]) -> Vec<u64> {
     let MatmulShape { m, k, n, .. } = shape;
     let mut out = vec![0u64; shape.batch * m * n];

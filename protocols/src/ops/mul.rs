@@ -71,9 +71,13 @@ impl Operation for Mul {
         Ok(shaped(shape, product))
     }
 
-    fn twin(&self, twin: &mut Twin, (x, y): (&ArrayD<u64>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+    fn reference(
+        &self,
+        reference: &mut Reference,
+        (x, y): (&ArrayD<u64>, &ArrayD<u64>),
+    ) -> Result<ArrayD<u64>, Error> {
         let value = |v: u64| i128::from(signed(v, self.width));
-        twin.fitted("mul", Zip::from(x).and(y).map_collect(|&x, &y| value(x) * value(y)), self.width)
+        reference.fitted("mul", Zip::from(x).and(y).map_collect(|&x, &y| value(x) * value(y)), self.width)
     }
 }
 
@@ -122,10 +126,14 @@ impl Operation for MulRows {
         Ok(shaped(x.shape(), product))
     }
 
-    fn twin(&self, twin: &mut Twin, (x, y): (&ArrayD<u64>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+    fn reference(
+        &self,
+        reference: &mut Reference,
+        (x, y): (&ArrayD<u64>, &ArrayD<u64>),
+    ) -> Result<ArrayD<u64>, Error> {
         let value = |v: u64| i128::from(signed(v, self.width));
         let exact = ArrayD::from_shape_fn(x.raw_dim(), |at| value(x[&at]) * value(y[[at[0]]]));
-        twin.fitted("mul_rows", exact, self.width)
+        reference.fitted("mul_rows", exact, self.width)
     }
 
     fn planned(&self, [rows, n]: [usize; 2]) -> Shape {

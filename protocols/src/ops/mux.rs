@@ -39,7 +39,7 @@ impl Operation for Mux {
         Ok(shaped(x.shape(), mux(s, &flat(bits), &flat(x), self.width)?))
     }
 
-    fn twin(&self, _: &mut Twin, (bits, x): (&ArrayD<u8>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, _: &mut Reference, (bits, x): (&ArrayD<u8>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
         let select = |&b: &u8, &v: &u64| if b == 1 { signed(v, self.width) as u64 } else { 0 };
         Ok(Zip::from(bits).and(x).map_collect(select))
     }
@@ -81,7 +81,7 @@ impl<const N: usize> Operation for Choose<N> {
         }))
     }
 
-    fn twin(&self, _: &mut Twin, bits: &ArrayD<u8>) -> Result<[Selector<Values>; N], Error> {
+    fn reference(&self, _: &mut Reference, bits: &ArrayD<u8>) -> Result<[Selector<Values>; N], Error> {
         Ok(std::array::from_fn(|_| Selector { bits: bits.clone(), chosen: None }))
     }
 
@@ -122,8 +122,12 @@ impl Operation for Select {
         Ok(shaped(x.shape(), select(s, &flat(&bits), chosen, &flat(x), self.width)?))
     }
 
-    fn twin(&self, twin: &mut Twin, (selector, x): (Selector<Values>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
-        Mux { width: self.width }.twin(twin, (&selector.bits, x))
+    fn reference(
+        &self,
+        reference: &mut Reference,
+        (selector, x): (Selector<Values>, &ArrayD<u64>),
+    ) -> Result<ArrayD<u64>, Error> {
+        Mux { width: self.width }.reference(reference, (&selector.bits, x))
     }
 
     fn planned(&self, shape: Vec<usize>) -> Shape {

@@ -271,7 +271,7 @@ impl Operation for MuxColumns<'_> {
         Ok(shaped(x.shape(), out))
     }
 
-    fn twin(&self, _: &mut Twin, (bits, x): (&ArrayD<u8>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, _: &mut Reference, (bits, x): (&ArrayD<u8>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
         let bits = bits.iter().flat_map(|&bit| std::iter::repeat_n(bit, self.words));
         let words = x.iter().zip(bits).zip(self.word_widths().cycle());
         let select = |((&x, bit), width)| if bit == 1 { signed(x, width) as u64 } else { 0 };

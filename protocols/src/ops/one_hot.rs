@@ -78,7 +78,7 @@ impl Operation for OneHot {
         Ok(shaped(&appended(x.shape(), count), out))
     }
 
-    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
+    fn reference(&self, _: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
         let OneHot { bits, count } = *self;
         let unit = |&v: &u64| (0..count as u64).map(move |j| u8::from(v & mask(bits) == j));
         Ok(shaped(&appended(x.shape(), count), x.iter().flat_map(unit).collect()))

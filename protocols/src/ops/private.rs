@@ -18,7 +18,7 @@
 //! for the server), or with [`Masks::Sent`] by the direct protocol for an R that the client draws.
 //!
 //! **Range.** Any, modulo 2^w; entries of W below 2^[`bits`](FixedWeight::bits) in magnitude. **Error.**
-//! [`waggle_he::ProductPlan::lsb_error`] in the last place. The naive twin is the product itself.
+//! [`waggle_he::ProductPlan::lsb_error`] in the last place. The naive reference is the product itself.
 //!
 //! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
 //! module documentation of he's products.

@@ -80,7 +80,7 @@ impl Operation for Quickselect {
         select(rows, n, self.k, |pairs| opened(s, &keys, n, self.width, pairs))
     }
 
-    fn twin(&self, twin: &mut Twin, keys: &ArrayD<u64>) -> Result<Vec<Vec<usize>>, Error> {
+    fn reference(&self, reference: &mut Reference, keys: &ArrayD<u64>) -> Result<Vec<Vec<usize>>, Error> {
         let [_, n] = self.size::<Values>(&keys);
         let limit = 1i128 << (self.width - 1);
         let mut largest = Vec::new();
@@ -90,7 +90,7 @@ impl Operation for Quickselect {
             let value = |i: usize| i128::from(signed(row[order[i]], self.width));
             assert!((1..n).all(|i| value(i) != value(i - 1)), "keys of a selection must be distinct");
             if n > 0 && value(0) - value(n - 1) >= limit {
-                return Err(twin.out_of_range("quickselect", value(0) - value(n - 1), -limit, limit - 1));
+                return Err(reference.out_of_range("quickselect", value(0) - value(n - 1), -limit, limit - 1));
             }
             order.truncate(self.k);
             order.sort_unstable();

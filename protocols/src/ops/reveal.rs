@@ -62,7 +62,7 @@ impl Operation for Reveal {
         self.unrounded().run(s, x, None)
     }
 
-    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
+    fn reference(&self, _: &mut Reference, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
         Ok(Some(x.mapv(|v| v & mask(self.width))))
     }
 }
@@ -104,9 +104,9 @@ impl Operation for RevealRounded {
         Ok(Some(shaped(x.shape(), values.collect())))
     }
 
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
         let RevealRounded { width, drop, .. } = *self;
-        let rounded = twin.rounded("reveal", x, width, drop)?;
+        let rounded = reference.rounded("reveal", x, width, drop)?;
         Ok(Some(rounded.mapv(|v| (v << drop) as u64 & mask(width))))
     }
 }
@@ -129,7 +129,7 @@ impl Operation for Open {
         Ok(Some(shaped(x.shape(), opening::open(s, &flat(x), &[self.width])?)))
     }
 
-    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
+    fn reference(&self, _: &mut Reference, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
         Ok(Some(x.mapv(|v| v & mask(self.width))))
     }
 }

@@ -70,7 +70,7 @@ impl Operation for RowMax<'_> {
         Ok(shaped(&[self.lengths.rows()], x))
     }
 
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let mut values = x.iter().map(|&v| signed(v, self.width));
         let span = (1i128 << (self.width - 1)) - 1;
         let mut maxima = Vec::with_capacity(self.lengths.rows());
@@ -79,7 +79,7 @@ impl Operation for RowMax<'_> {
             let (least, most) = row.fold((i64::MAX, i64::MIN), |(least, most), v| (least.min(v), most.max(v)));
             let difference = i128::from(most) - i128::from(least);
             if difference > span {
-                return Err(twin.out_of_range("row_max", difference, 0, span));
+                return Err(reference.out_of_range("row_max", difference, 0, span));
             }
             maxima.push(most as u64);
         }

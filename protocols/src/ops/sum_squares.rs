@@ -73,10 +73,10 @@ impl Operation for SumSquares {
         }
     }
 
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let squares = x.mapv(|v| i128::from(signed(v, self.width)).pow(2));
         let exact = squares.fold_axis(Axis(x.ndim() - 1), 0i128, |sum, v| sum.saturating_add(*v));
-        twin.fitted("sum_squares", exact, self.width)
+        reference.fitted("sum_squares", exact, self.width)
     }
 
     fn planned(&self, shape: Vec<usize>) -> Shape {

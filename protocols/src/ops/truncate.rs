@@ -88,9 +88,9 @@ impl Operation for Truncation {
     }
 
     /// Rounds to nearest.
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         self.check();
-        let rounded = twin.rounded("truncate", x, self.width, self.shift)?;
+        let rounded = reference.rounded("truncate", x, self.width, self.shift)?;
         Ok(rounded.mapv(|v| signed(v as u64, self.out) as u64))
     }
 }

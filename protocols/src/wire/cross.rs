@@ -6,7 +6,7 @@
 //!
 //! **Source.** Correlated OT as in Asharov et al., eprint 2013/552, section 5, over Z_{2^w}.
 //!
-//! **Range.** Any bits and words; 1 <= w_i <= 64. **Error.** None. The naive twin is the product.
+//! **Range.** Any bits and words; 1 <= w_i <= 64. **Error.** None. The naive reference is the product.
 //!
 //! **Revealed.** Nothing: choices are masked by random choice bits, words by pads.
 

@@ -35,9 +35,9 @@ fn evaluate_on_masked_inputs() {
     let exact = Tabulated::masked(FssTable::lines(exact, |x| 3.0 * x + 7.0), 0);
     Laws::of(Evaluate { function: &exact }).words(&[n], x.clone()).ring(out_width).hold();
 
-    // Other curves depend on the split, and the twin draws another one than the parties. Each is off by the error of
-    // interpolation over a triple window, f'' (3 window)^2 / 16, by half a unit of the slope at up to one and a half
-    // windows from the middle, and by half a unit of the constant.
+    // Other curves depend on the split, and the reference draws another one than the parties. Each is off by the
+    // error of interpolation over a triple window, f'' (3 window)^2 / 16, by half a unit of the slope at up to one
+    // and a half windows from the middle, and by half a unit of the constant.
     let step = (-f64::from(index_bits + low_bits)).exp2();
     let (second_derivative, window) = (2.0, f64::from(1u32 << low_bits));
     let interpolation = second_derivative * (3.0 * window * step).powi(2) / 16.0 * f64::from(1u32 << out_frac);

@@ -1,4 +1,5 @@
-//! Every operation, and functions, held to the laws: twin, cost, range and uniformity, see [`waggle_testing::laws`].
+//! Every operation, and functions, held to the laws: reference, cost, range and uniformity, see
+//! [`waggle_testing::laws`].
 
 mod choices;
 mod cuts;
@@ -31,7 +32,7 @@ use waggle_protocols::{
 };
 use waggle_testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values};
 
-/// The twin of a truncation rounds to nearest, the protocol to either neighbour.
+/// The reference of a truncation rounds to nearest, the protocol to either neighbour.
 const TRUNCATION: u64 = 1;
 
 /// The error of a product by OLE, as [`waggle_he::OlePlan::lsb_error`] says.
@@ -417,7 +418,7 @@ fn reveal_rounded() {
                 .words(&[300], signed_values(width - 2, 300, 1))
                 .ring(width)
                 .opened_to(&[to])
-                // Below 2^drop, and half of that for the twin, which rounds to nearest.
+                // Below 2^drop, and half of that for the reference, which rounds to nearest.
                 .error((1 << drop) - 1 + (1 << (drop - 1)))
                 .refuses(&[vec![1 << (width - 2); 300]])
                 .hold();

@@ -1,4 +1,4 @@
-//! Shuffles, unit vectors and opened selections against naive twins, by both parties' real messages.
+//! Shuffles, unit vectors and opened selections against naive references, by both parties' real messages.
 
 use ndarray::{ArrayD, IxDyn};
 use rand::rngs::StdRng;

@@ -1,5 +1,5 @@
 //! Whole sessions under the audit: what they open under masks is uniform, what a place opens next differs from what
-//! it opened before by uniform words, and no mask serves twice. Each session has a broken twin that the audit
+//! it opened before by uniform words, and no mask serves twice. Each session has a broken copy that the audit
 //! notices.
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! Twins of the models as their papers write them: f64, one position at a time, nothing folded, nothing fused,
-//! keys and values repeated for every query head, every position computed from scratch.
+//! Naive readings of the models as their papers write them: f64, one position at a time, nothing folded, nothing
+//! fused, keys and values repeated for every query head, every position computed from scratch.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(crate) type Weights = HashMap<String, Published>;
 
 type Row = Vec<f64>;
 
-/// A configuration as the twins read it, with their own look-ups.
+/// A configuration as these readings take it, with their own look-ups.
 struct Shape<'a>(&'a Value);
 
 impl Shape<'_> {
@@ -102,7 +102,7 @@ fn activation(name: &str, x: f64) -> f64 {
         }
         "gelu" => x * phi(x),
         "silu" => x / (1.0 + (-x).exp()),
-        other => panic!("the twin does not know {other}"),
+        other => panic!("a naive reading does not know {other}"),
     }
 }
 
@@ -186,7 +186,7 @@ fn inverse_frequencies(c: &Shape, d: usize) -> Vec<f64> {
                     (1.0 - smooth) * inv_freq / factor + smooth * inv_freq
                 }
             }
-            other => panic!("the twin does not know {other}"),
+            other => panic!("a naive reading does not know {other}"),
         }
     };
     (0..d / 2).map(one).collect()

@@ -100,7 +100,7 @@ impl Operation for CountAtLeast<'_> {
         Ok(shaped(&[self.lengths.rows(), VALUES], out))
     }
 
-    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    fn reference(&self, _: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let x = flat(x);
         let mut out = Vec::with_capacity(self.lengths.rows() * VALUES);
         for span in self.lengths.spans() {

@@ -22,8 +22,8 @@
 //! **Range.** x from the first window of rung 0 to the end of the last rung ([`Ladder::contains`]); other inputs give
 //! garbage. **Error.** For x^-a, relative: 9/16 a (a + 1) / first^2 from the lines, and a 2^(-low_bits) / first from
 //! the low bits that shares drop of x. Then one unit in the last place of the result, from the low bits that shares
-//! drop of a value. The naive twin is the twin of [`Evaluate`](crate::ops::evaluate::Evaluate), which looks at the
-//! rung that decides.
+//! drop of a value. The naive reference is the reference of [`Evaluate`](crate::ops::evaluate::Evaluate), which looks
+//! at the rung that decides.
 //!
 //! **What each party sees.** Offline: as in the parent module, and multiplexers of random words. Online: masked words
 //! and masked bits. Every mask is uniform and serves one word alone. **Revealed.** Nothing.

@@ -35,7 +35,7 @@ use super::table::{CurveSpec, FssShape, Payload, fitted};
 use super::threshold::parity_below;
 use super::{TASK, open_inputs};
 use crate::operation::prelude::*;
-use crate::twin::mixed;
+use crate::reference::mixed;
 use crate::wire::opening;
 
 /// A piecewise quadratic function of the words of one cell, which also tells on which side of this cell other words
@@ -176,14 +176,14 @@ impl Operation for EvaluateNear<'_> {
 
     /// Where x is not near, the value is the largest that a truncation takes: it is noticed where it is not muxed
     /// away.
-    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<(ArrayD<u64>, ArrayD<u8>), Error> {
+    fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<(ArrayD<u64>, ArrayD<u8>), Error> {
         let FssShape { low_bits, width, .. } = self.table.shape;
         let input = self.table.shape.input_bits();
         let (mut words, mut bits) = (Vec::with_capacity(x.len()), Array2::zeros((x.len(), 2)));
         for ((i, &v), mut bits) in x.iter().enumerate().zip(bits.axis_iter_mut(Axis(0))) {
             if !self.table.contains(v & mask(input)) {
                 let end = i128::from((mask(input - low_bits) - 1) << low_bits);
-                return Err(twin.out_of_range("evaluate", signed(v, input + 1).into(), 0, end - 1));
+                return Err(reference.out_of_range("evaluate", signed(v, input + 1).into(), 0, end - 1));
             }
             let rho = [mixed(v, i), mixed(!v, i)].map(|mixed| mixed & mask(low_bits));
             let (value, side) = self.table.value(v & mask(input), rho);

@@ -196,7 +196,7 @@ impl Operation for NonZero {
         Ok(shaped(x.shape(), run(s, correlations.unwrap_or_default(), &lowered, &[least + 1], self.width)?))
     }
 
-    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
+    fn reference(&self, _: &mut Reference, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
         Ok(x.mapv(|x| u8::from(x & mask(self.width) != 0)))
     }
 }

@@ -90,10 +90,10 @@ impl Operation for Permute {
         Ok(Permutations { rows, items, known: Known::Switches(random(s.rng(), rows, items)) })
     }
 
-    fn twin(&self, twin: &mut Twin, _: ()) -> Result<Permutations, Error> {
-        twin.drawn += 1;
+    fn reference(&self, reference: &mut Reference, _: ()) -> Result<Permutations, Error> {
+        reference.drawn += 1;
         let Permute { rows, items } = *self;
-        let orders = random_orders(&mut StdRng::seed_from_u64(twin.drawn), rows, items);
+        let orders = random_orders(&mut StdRng::seed_from_u64(reference.drawn), rows, items);
         Ok(Permutations { rows, items, known: Known::Orders(orders) })
     }
 
@@ -165,13 +165,17 @@ impl Operation for Shuffle<'_> {
     }
 
     /// Words stay as they are. A word that fits its width neither signed nor unsigned is refused.
-    fn twin(&self, twin: &mut Twin, (permutations, x): (&Permutations, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+    fn reference(
+        &self,
+        reference: &mut Reference,
+        (permutations, x): (&Permutations, &ArrayD<u64>),
+    ) -> Result<ArrayD<u64>, Error> {
         let Known::Orders(orders) = &permutations.known else { panic!("permutations of another box") };
         let widths = self.column_widths(x.shape()[2]);
         for (&v, &width) in x.iter().zip(widths.iter().cycle()) {
             if v != v & mask(width) && v != signed(v, width) as u64 {
                 let high = i128::from(mask(width));
-                return Err(twin.out_of_range("shuffle", (v as i64).into(), -(high + 1) / 2, high));
+                return Err(reference.out_of_range("shuffle", (v as i64).into(), -(high + 1) / 2, high));
             }
         }
         let mut out = x.clone();

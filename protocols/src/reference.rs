@@ -1,4 +1,4 @@
-//! Common parts of the exact twins of operations: the path for error messages, and the checks of ranges.
+//! Common parts of the exact references of operations: the path for error messages, and the checks of ranges.
 
 use ndarray::{Array3, ArrayD, Axis};
 use rayon::prelude::*;
@@ -11,14 +11,14 @@ use crate::words::signed;
 ///
 /// A word is the value itself, sign-extended to 64 bits from the width of the operation that made it.
 #[derive(Debug, Default)]
-pub struct Twin {
+pub struct Reference {
     /// Scopes from the root to the operation at hand.
     pub(crate) path: Vec<String>,
     /// Permutations drawn so far. The number seeds the next one, so that runs are repeatable.
     pub(crate) drawn: u64,
 }
 
-impl Twin {
+impl Reference {
     /// The error for a value outside [`low`, `high`], found by the operation `step`.
     pub fn out_of_range(&self, step: &str, value: i128, low: i128, high: i128) -> Error {
         let path = self.path.iter().map(String::as_str).chain([step]).collect::<Vec<_>>().join("/");
