@@ -42,7 +42,7 @@ struct Ask {
     demands: Vec<Demand>,
 }
 
-/// A process of `waggle`, and the first lines of its output.
+/// A process of `waggle`, and the first line of its output.
 struct Process {
     child: Child,
     said: String,
@@ -217,7 +217,7 @@ fn attempt(scene: &Scene, parties: [Party<'_>; 2], seed: &HalvesSeed) -> Fallibl
     Ok(End::Taken(solve(kind, *units, &own, &given, seed)?))
 }
 
-/// How many of the weights of `kind` follow from the words that the helper `given`: r B = given + t, and W = A + B.
+/// How many of the weights of `kind` follow from the words `given` by the helper: r B = given + t, and W = A + B.
 fn solve(kind: &MaskedRow, units: usize, own: &[u8], given: &[u64], seed: &HalvesSeed) -> Fallible<usize> {
     let (inputs, outputs, low) = (kind.inputs, kind.outputs, u64::MAX >> (64 - kind.width));
     let mut stream = blake3::Hasher::new_derive_key("waggle 2026 words of a dealt correlation");

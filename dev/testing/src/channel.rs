@@ -90,7 +90,7 @@ impl Laws<'_> {
     /// party holds the secret of `self` or that of `other`, which has operands of the same shapes. With `afresh`
     /// every run has a session of its own.
     ///
-    /// The law also fails if the same units of correlations serve in all runs.
+    /// To check the test itself, it must also notice runs that all use the same units of correlations.
     ///
     /// # Panics
     /// If a message tells something, or if the test does not notice a message that must tell something.

@@ -6,10 +6,10 @@
 //! | law | what it says |
 //! |---|---|
 //! | twin | the parties' results stand for what the twin computes, within the stated error |
-//! | cost | both ledgers equal that of the plan, and so do the shapes of results |
+//! | cost | both ledgers equal the plan's, and the shapes of results are those of the plan |
 //! | range | the twin refuses inputs outside the range |
 //! | uniform | what the parties open under masks is uniformly distributed, by chi-square |
-//! | spent once | no mask serves twice: two words that one place opens in succession differ by a uniform word |
+//! | spent once | no mask serves twice, and words that one place opens in succession differ by uniform words |
 //!
 //! In two phases the correlations are made on the spot once, and once ahead.
 //!
