@@ -39,7 +39,7 @@ const ALERT: &str = "alert";
 /// Most bytes of the name of a step in an alert.
 const MAX_ALERT_BYTES: usize = 64;
 
-/// Most unread bytes behind which the peer's reason is looked for when sending fails.
+/// After a failed send, the search for the peer's alert skips at most this many unread bytes.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 
 /// A counted, framed, blocking channel to the peer. Writes are coalesced. Every receive flushes them first, and so

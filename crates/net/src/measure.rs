@@ -97,7 +97,7 @@ fn answer(channel: &mut Channel) -> Result<Measured, NetError> {
     let mut sizes = [1; PINGS].into_iter().chain(BURSTS);
     let mut answered: usize = 0;
     loop {
-        // Instead of a ping or a burst only the result may come.
+        // The only other message that may come is the result.
         let due = sizes.next().unwrap_or(2);
         let bytes = channel.recv_up_to(STEP, due.max(2))?;
         if let [rate, trip] = bytes[..] {

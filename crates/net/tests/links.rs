@@ -1,4 +1,4 @@
-//! Duties of every link to its channel: framing, equal ledgers, no deadlock, no lost last message.
+//! What a channel demands of every link: framing, equal ledgers, no deadlock, no lost last message.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;

@@ -27,7 +27,7 @@ pub enum BaseError {
     /// A client without the public parts.
     #[error("`{parts}` of the server's model is public, and the client has none of it")]
     Missing {
-        /// The parts.
+        /// The public parts that the client lacks.
         parts: String,
     },
     /// A client that has parts of which the server says that they are its own.

@@ -1,4 +1,4 @@
-//! The columns of a process that multiplies for a server.
+//! The matrices of a process that multiplies with some of their columns for a server.
 
 use std::sync::Arc;
 

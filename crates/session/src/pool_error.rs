@@ -88,7 +88,7 @@ pub enum PoolError {
         /// Format of the file.
         found: u32,
     },
-    /// The file is shorter or longer than it says.
+    /// The file is shorter or longer than its header says.
     #[error("the pool has {found} bytes, expected {expected}: it is truncated or something was appended")]
     Length {
         /// Bytes that there should be.

@@ -31,7 +31,8 @@ pub struct Terms {
     /// The text of the helper's key, if the session has a helper ([`waggle_protocols::Options::helper`]); empty
     /// without encryption.
     pub helper: Option<String>,
-    /// The network that this party imitates by slowing what it sends. Both imitate the same, or none does.
+    /// The network that this party imitates by slowing what it sends. Both parties imitate the same network, or
+    /// neither imitates one.
     pub imitated: Option<LinkShape>,
     /// Which of the terms this party was not given.
     pub open: Open,

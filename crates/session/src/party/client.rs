@@ -1,4 +1,4 @@
-//! The party with the prompt.
+//! The client's side of a session: the party with the prompt.
 
 use std::path::Path;
 use std::time::Instant;

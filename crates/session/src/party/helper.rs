@@ -188,7 +188,7 @@ pub(super) fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Re
     })
 }
 
-/// Sends the helper the halves of those of `rows` that it lacks.
+/// Sends the helper the halves of `rows` that the helper lacks.
 fn give_halves(
     channel: &mut Channel,
     seed: &HalvesSeed,

@@ -208,7 +208,7 @@ impl<'a> SessionPlan<'a> {
         Request { texts, draft, ..Lengths { tokens, ..lengths }.into() }
     }
 
-    /// Makes what the session takes from its stock, in two phases, and returns these needs.
+    /// In two phases, makes the correlations that the session takes from its stock. Also returns its needs.
     fn prepare(&self, mut planner: Planner, request: &Request) -> Result<(Planner, Needs), Error> {
         let SessionPlan { model, terms, .. } = *self;
         let listed = |request: &Request, schedule| listing(model, terms, request, schedule, &mut nobody);

@@ -1,4 +1,4 @@
-//! The party with the model.
+//! The server's side of a session: the party with the model.
 
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;

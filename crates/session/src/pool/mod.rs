@@ -82,7 +82,8 @@
 //!
 //! *Giving up.* A client that has claimed its file and cannot use it says that it is lost, and the server removes its
 //! own ([`PoolError::Lost`]). A client that lost files otherwise says which ones it has when it fills a pool, and the
-//! server removes the others of its key, but for those that a session has worked on since that session began.
+//! server removes its other files for this client's key, except files that a session has worked on since the filling
+//! session began.
 
 mod claim;
 mod dir;

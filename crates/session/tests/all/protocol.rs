@@ -66,7 +66,7 @@ fn wire() -> BTreeMap<String, String> {
     for file in Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/plans").read_dir().unwrap() {
         let path = file.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        // The first line has the options. The last column of the others has seconds.
+        // The first line has the options. The last column of the other lines has seconds.
         let traffic: Vec<&str> = text.lines().skip(1).map(|line| line.rsplit_once(' ').unwrap().0).collect();
         let name = path.file_stem().unwrap().to_str().unwrap();
         wire.insert(format!("plan/{name}"), digest(traffic.join("\n").as_bytes()));
