@@ -1,10 +1,10 @@
-//! A client that wants the weights of its server, and tries to get them from an honest helper that keeps halves of
-//! them: `cargo run --release --example attack_halves -- target/release/waggle`.
+//! A client that tries to get its server's weights from an honest helper that keeps halves of them:
+//! `cargo run --release --example attack_halves -- target/release/waggle`.
 //!
 //! The client has what every client of the server has: the seed of its own halves, their name, and the demands of a
-//! session. It opens two links to the helper and plays both parties on them. If the helper deals products of rows
-//! that the client knows with the server's halves, linear algebra gives the halves, and the seed the rest. The
-//! program prints a line for every attempt, and fails if one of them gets anything.
+//! session. It opens two links to the helper and plays both parties on them. If the helper deals products of the
+//! server's halves with rows that the client knows, linear algebra gives these halves, and the seed gives the others.
+//! The program prints a line for every attempt, and fails if one of them gets anything.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -29,7 +29,7 @@ const PROMPT: [u32; 4] = [30, 27, 25, 17];
 
 type Fallible<T> = Result<T, Box<dyn Error>>;
 
-/// The first message on a link to a helper, as `session` has it.
+/// The first message on a link to a helper, a copy of `Ask` in the crate `session`.
 #[derive(Clone, Serialize, Deserialize)]
 struct Ask {
     #[serde(with = "postcard::fixint::le")]
@@ -42,7 +42,7 @@ struct Ask {
     demands: Vec<Demand>,
 }
 
-/// A process of `waggle`, and what it said first.
+/// A process of `waggle`, and the first line of its output.
 struct Process {
     child: Child,
     said: String,
@@ -60,7 +60,7 @@ impl Process {
         Ok(Process { child, said: said.trim().to_owned() })
     }
 
-    /// The word behind `before`.
+    /// The word of the output behind the text `before`.
     fn word(&self, before: &str) -> Fallible<&str> {
         let rest = self.said.split_once(before).ok_or_else(|| format!("it said: {}", self.said))?.1;
         Ok(rest.split_whitespace().next().unwrap_or_default())
@@ -69,13 +69,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A link that keeps the last words of the length of a seed that came over it.
+/// A link that keeps the last received message that is as long as a seed.
 struct Listening<L> {
     link: L,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -99,12 +99,13 @@ struct Scene {
     plain: String,
     server: (String, PublicKey),
     own: [Arc<Identity>; 2],
-    /// The helper's, if somebody lost it.
+    /// The identity of the helper, in case it was stolen.
     lost: Identity,
 }
 
 impl Scene {
-    /// A session of the client with the server, whose links to the helper are made by `open`; its text, and the seed.
+    /// Runs a session of the client with the server, in which `open` opens the link to the helper. Returns the tokens
+    /// and the seed.
     fn session(&self, open: ToHelper) -> (Fallible<Vec<u32>>, Vec<u8>) {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let tokens = self.run(open, &heard);
@@ -125,11 +126,11 @@ impl Scene {
         Ok(session.generate(&PROMPT, 2, Next::Pick(&mut sampler), &mut nobody)?.generation.tokens)
     }
 
-    /// What every client of the server can know: its seed, and the demands of a session.
+    /// What every client of the server can know: the seed of its halves, and the demands of a session.
     fn look(&self) -> Fallible<(HalvesSeed, Ask)> {
         let (here, there) = memory_pair(PATIENCE);
         let (here, mut channel) = (Mutex::new(Some(here)), Channel::new(Role::Server, there));
-        // The helper hears nothing of it.
+        // This link leads nowhere: the helper learns nothing of the session.
         let open = ToHelper::new(Some(self.own[0].public().to_string()), move || {
             let here = here.lock().unwrap_or_else(PoisonError::into_inner).take();
             Ok(Channel::new(Role::Client, here.ok_or(waggle_net::NetError::Closed { step: "the second link" })?))
@@ -149,7 +150,7 @@ impl Scene {
         Ok((HalvesSeed::from_bytes(seed), postcard::from_bytes(&ask)?))
     }
 
-    /// A session as it should be.
+    /// Runs a session as it should be. Returns its tokens.
     fn honest(&self) -> Fallible<Vec<u32>> {
         let (own, (address, key)) = (self.own[0].clone(), self.helper.clone());
         let open = ToHelper::new(Some(own.public().to_string()), move || {
@@ -159,7 +160,7 @@ impl Scene {
         self.session(open).0
     }
 
-    /// A link to the helper for the holder of this key, or to the one without keys.
+    /// A link to the helper for the holder of this key, or without a key to the helper in plaintext.
     fn link(&self, key: Option<&Identity>) -> Fallible<Channel> {
         let (address, helper) = self.helper.clone();
         let link: Box<dyn Link> = match key {
@@ -173,15 +174,15 @@ impl Scene {
 /// A key, and what is asked on a link to the helper.
 type Party<'a> = (Option<&'a Identity>, Ask);
 
-/// What came of an attempt.
+/// The result of an attempt.
 enum End {
     Refused(String),
-    /// The helper has none of the halves for these two, and wants all.
+    /// The helper has no halves for these two parties, and asks for all of them.
     Empty,
     Taken(usize),
 }
 
-/// Plays a client and a server towards the helper, each with a key and what it asks.
+/// Plays a client and a server towards the helper, each with a key and a message.
 fn attempt(scene: &Scene, parties: [Party<'_>; 2], seed: &HalvesSeed) -> Fallible<End> {
     let mut links = Vec::new();
     for (key, ask) in &parties {
@@ -216,7 +217,7 @@ fn attempt(scene: &Scene, parties: [Party<'_>; 2], seed: &HalvesSeed) -> Fallibl
     Ok(End::Taken(solve(kind, *units, &own, &given, seed)?))
 }
 
-/// How many of the weights of `kind` follow from what was given: r B = given + t, and W = A + B.
+/// How many of the weights of `kind` follow from the words `given` by the helper: r B = given + t, and W = A + B.
 fn solve(kind: &MaskedRow, units: usize, own: &[u8], given: &[u64], seed: &HalvesSeed) -> Fallible<usize> {
     let (inputs, outputs, low) = (kind.inputs, kind.outputs, u64::MAX >> (64 - kind.width));
     let mut stream = blake3::Hasher::new_derive_key("waggle 2026 words of a dealt correlation");
@@ -246,14 +247,14 @@ fn solve(kind: &MaskedRow, units: usize, own: &[u8], given: &[u64], seed: &Halve
             line.iter_mut().zip(&own).for_each(|(x, y)| *x = x.wrapping_sub(factor.wrapping_mul(*y)));
         }
     }
-    // A is what the seed makes of a matrix of zeros, negated.
+    // A is the negated half that the seed makes of a matrix of zeros.
     let (here, there) = memory_pair(PATIENCE);
     let (mut here, mut there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
     let matrix = FixedMatrix::integers(inputs, outputs, vec![0; inputs * outputs]);
     halves::send(&mut here, seed, kind, Some(&matrix))?;
     let minus = there.recv("helper/half of a weight", waggle_bits::packed_bytes(inputs * outputs, &[kind.width]))?;
     let minus = waggle_bits::unpack("helper/half of a weight", &minus, inputs * outputs, &[kind.width])?;
-    // Weights are below 2^20 in magnitude; what is not is a wrong guess.
+    // Weights are below 2^20 in magnitude, so a larger value is a wrong guess.
     let weight = |at: usize| {
         let w = lines[at / outputs][inputs + at % outputs].wrapping_sub(minus[at]) & low;
         ((w << (64 - kind.width)) as i64) >> (64 - kind.width)
@@ -261,12 +262,12 @@ fn solve(kind: &MaskedRow, units: usize, own: &[u8], given: &[u64], seed: &Halve
     Ok((0..inputs * outputs).filter(|at| weight(*at).unsigned_abs() < 1 << 20).count())
 }
 
-/// A party's key, as it is named to a helper.
+/// The digest by which a helper is told a party's key.
 fn digest(key: &PublicKey) -> [u8; 32] {
     *blake3::hash(key.to_string().as_bytes()).as_bytes()
 }
 
-/// Every attempt that comes to mind, under names of sessions from `first_name` on; returns how many got something.
+/// Makes all attempts, with names of sessions from `first_name` on. Returns how many of them got something.
 fn attempts(scene: &Scene, seed: &HalvesSeed, seen: &Ask, first_name: u8) -> Fallible<usize> {
     let all = rows(&seen.demands);
     let kind = all.iter().min_by_key(|kind| kind.inputs * kind.outputs).ok_or("no products with weights")?;

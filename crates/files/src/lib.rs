@@ -15,8 +15,8 @@ pub use whole::{FileError, MAX_FILE_BYTES, at, check_writable, load, write, writ
 
 /// Opens the regular file `path` for reading.
 ///
-/// Errors: those of the system; [`ErrorKind::InvalidInput`] for a directory, a pipe or a device, whose bytes may
-/// never come or never end. No pipe is waited for.
+/// Errors: those of the operating system; [`ErrorKind::InvalidInput`] for a directory, a pipe or a device, whose
+/// bytes may never come or never end. Opening never waits for a pipe.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -45,7 +45,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// Errors: those of [`read`].
 pub fn contents(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // The length is looked at before anything is read, and the file may grow meanwhile.
+    // The length is checked before anything is read, and again after it, because the file may grow meanwhile.
     if file.metadata()?.len() <= limit {
         file.take(limit + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 <= limit {
@@ -69,12 +69,12 @@ pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// The JSON objects of `text`, one a line, each with the number of its line from one, or why a line is none. A
-/// byte-order mark and empty lines are skipped.
+/// The JSON objects of `text`, one on each line, with the number of the line, from one. A line that is no such object
+/// gives the reason. A byte-order mark and empty lines are skipped.
 pub fn json_lines<T: DeserializeOwned>(text: &str) -> impl Iterator<Item = (usize, Result<T, String>)> {
     let lines = (1..).zip(text.trim_start_matches('\u{feff}').lines()).filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(number, line)| {
-        // Serde would take what an array holds for the fields.
+        // Serde would take the elements of an array for the fields.
         if line.trim_start().starts_with('[') {
             return (
                 number,
@@ -85,7 +85,7 @@ pub fn json_lines<T: DeserializeOwned>(text: &str) -> impl Iterator<Item = (usiz
     })
 }
 
-/// Options for writing a file that is made, if it is, for its owner alone to read and write (Unix).
+/// Options for writing a file. If the file is made, only its owner can read and write it (Unix).
 pub fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -106,14 +106,14 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// An act on a file or a directory that others than its owner may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forbidden {
-    /// Change it.
+    /// Changing it.
     Writing,
-    /// Read or change it.
+    /// Reading or changing it.
     ReadingAndWriting,
 }
 
-/// Whether its permissions let others do with a file or a directory what is `forbidden` (Unix). The owner's group is
-/// others, too.
+/// Whether the permissions in `metadata` let others do what is `forbidden` with the file or directory (Unix). The
+/// owner's group counts as others.
 pub fn others_may(metadata: &Metadata, forbidden: Forbidden) -> bool {
     #[cfg(unix)]
     {
@@ -144,7 +144,7 @@ mod tests {
         std::fs::write(&path, "four").unwrap();
         assert_eq!(read(&path, 4).unwrap(), b"four");
         assert_eq!(kind(read(&path, 3)), ErrorKind::FileTooLarge);
-        // Nothing is read of a file that is longer.
+        // Nothing is read of a file that is too long.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         assert_eq!(kind(read(&path, 3)), ErrorKind::FileTooLarge);
         assert_eq!(kind(read(dir.path(), 4)), ErrorKind::InvalidInput);

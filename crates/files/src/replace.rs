@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all.
+//! Files that appear whole or not at all.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -8,13 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rand::Rng;
 
-/// A file that takes the place of another, or of none, when it is complete: it is written under a temporary name
-/// beside it and renamed. Dropped before [`Replacement::commit`], it is gone, and what was at the place is untouched.
-/// A link is followed; what is no regular file (a terminal, a pipe) is written directly.
+/// A file that takes its place, perhaps that of an older file, when it is complete: it is written under a temporary
+/// name in the same folder and renamed. If it is dropped before [`Replacement::commit`], it is removed, and an older
+/// file is untouched. A link is followed. What is no regular file (a terminal, a pipe) is written directly.
 #[derive(Debug)]
 pub struct Replacement {
     out: BufWriter<File>,
-    /// The temporary name and the final one; `None` once renamed, and for what is written directly.
+    /// The temporary and the final name; `None` once renamed, and for a path that is written directly.
     names: Option<(PathBuf, PathBuf)>,
 }
 
@@ -34,8 +34,8 @@ impl Replacement {
         Replacement::begin(path, false)
     }
 
-    /// Begins a file at `path` for its owner alone to read and write (Unix), also where others could read the file
-    /// that it replaces.
+    /// Begins a file at `path` that only its owner can read and write (Unix), even if others could read the file that
+    /// it replaces.
     ///
     /// # Errors
     /// As [`Replacement::create`].
@@ -71,12 +71,12 @@ impl Replacement {
         Ok(replacement)
     }
 
-    /// Whether [`Replacement::create`] would do, as far as that can be tried without a trace.
+    /// Checks that [`Replacement::create`] would succeed, as far as that can be tried without a trace.
     ///
     /// # Errors
     /// As [`Replacement::create`].
     pub fn check(path: &Path) -> io::Result<()> {
-        // The reader of a pipe would take its closing for the end.
+        // The reader of a pipe would take a closed pipe for the end of the data.
         #[cfg(unix)]
         if fs::metadata(path).is_ok_and(|old| std::os::unix::fs::FileTypeExt::is_fifo(&old.file_type())) {
             return Ok(());
@@ -84,8 +84,8 @@ impl Replacement {
         Replacement::create(path).map(drop)
     }
 
-    /// Removes the temporary files of this process, which is about to end: no file comes of one that is being
-    /// written. Until it has ended nobody begins or ends another.
+    /// Removes the temporary files of this process, which is about to end, so that no unfinished file takes its
+    /// place. From then on no thread can begin or end a file.
     pub fn abandon_all() {
         let unfinished = unfinished();
         for temporary in &*unfinished {
@@ -98,7 +98,7 @@ impl Replacement {
     /// Puts the file in its place.
     ///
     /// # Errors
-    /// If not all of it could be written, or it cannot be renamed; it is gone then.
+    /// If the file could not be written whole, or cannot be renamed. Then it is removed.
     pub fn commit(mut self) -> io::Result<()> {
         self.out.flush()?;
         if let Some((temporary, path)) = &self.names {

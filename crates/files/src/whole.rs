@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::Replacement;
 
-/// Longest report, text or file of settings that [`load`] reads.
+/// Most bytes of a report, a text or a file of settings that [`load`] reads.
 pub const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// A file or a folder that cannot be read or written.
@@ -29,41 +29,41 @@ pub fn at(path: &Path) -> impl Fn(io::Error) -> FileError {
 /// The bytes of the regular file `path`, which may have up to [`MAX_FILE_BYTES`].
 ///
 /// # Errors
-/// Those of [`read`](crate::read).
+/// Errors of [`read`](crate::read).
 pub fn load(path: &Path) -> Result<Vec<u8>, FileError> {
     crate::read(path, MAX_FILE_BYTES).map_err(at(path))
 }
 
 /// Makes sure that `path`, if given, can be written, before long work is done for it. An older file stays as it is
-/// until [`write()`] or [`write_json`] replaces it, so a command that fails leaves it and no empty one.
+/// until [`write()`] or [`write_json`] replaces it, so a command that fails leaves the older file, and no empty one.
 ///
 /// # Errors
-/// Those of [`Replacement::check`].
+/// Errors of [`Replacement::check`].
 pub fn check_writable(path: Option<&Path>) -> Result<(), FileError> {
     let Some(path) = path else { return Ok(()) };
     Replacement::check(path).map_err(at(path))
 }
 
-/// Replaces `path` by `bytes` that hold nobody's words.
+/// Replaces `path` by `bytes`, which hold no private text: the file may be readable to others.
 ///
 /// # Errors
-/// Those of the system.
+/// Errors of the operating system.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     replace(path, Replacement::create(path), |out| out.write_all(bytes))
 }
 
-/// Replaces `path` by `bytes` for its owner alone to read.
+/// Replaces `path` by `bytes` in a file that only its owner can read.
 ///
 /// # Errors
-/// Those of the system.
+/// Errors of the operating system.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     replace(path, Replacement::private(path), |out| out.write_all(bytes))
 }
 
-/// Replaces `path` by `value` as JSON. A report may hold a text, so its owner alone may read it.
+/// Replaces `path` by `value` as JSON. A report may hold a private text, so only the owner of the file can read it.
 ///
 /// # Errors
-/// Those of the system.
+/// Errors of the operating system.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
     replace(path, Replacement::private(path), |out| {
         serde_json::to_writer(&mut *out, value)?;

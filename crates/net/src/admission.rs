@@ -1,9 +1,9 @@
 //! The server's answer to a client before the session: come in, wait, or no.
 //!
 //! On a link without encryption the client speaks first: it sends eight bytes, so that a server that expects TLS
-//! notices at once. On an encrypted link the handshake of TLS has shown as much. Then the server answers. The
-//! messages go over the bare link, before the handshake of Waggle, and are in no ledger. While a client waits, the
-//! server says so again and again, as a sign of life. A message (integers little endian):
+//! notices at once. On an encrypted link the handshake of TLS has already shown that both sides encrypt. Then the
+//! server answers. The messages go over the bare link, before the handshake of Waggle, and are in no ledger. While a
+//! client waits, the server repeats the message `busy` as a sign of life. A message (integers little endian):
 //!
 //! | part | bytes |
 //! |---|---|
@@ -23,7 +23,7 @@ const CLIENT_MAGIC: [u8; 8] = *b"WGL-CLT1";
 const HEADER_BYTES: usize = 13;
 const STEP: &str = "admission";
 
-/// Longest reason; what is longer is cut.
+/// Most bytes of a reason; a longer one is cut.
 pub const MAX_REASON_BYTES: usize = 1024;
 
 /// A server's answer to a client that has connected.
@@ -31,7 +31,7 @@ pub const MAX_REASON_BYTES: usize = 1024;
 pub enum Admission {
     /// The session begins.
     Granted,
-    /// The client waits. How many others do is not told.
+    /// The client waits. It is not told how many others wait.
     Busy,
     /// The connection ends.
     Refused {
@@ -40,7 +40,7 @@ pub enum Admission {
     },
 }
 
-/// Hears the first words of a client on a link without encryption; returns at once on an encrypted one.
+/// Receives the first bytes of a client on a link without encryption; returns at once on an encrypted link.
 ///
 /// Errors: [`NetError::NotWaggle`], [`NetError::Tls`] if the client wants to encrypt, [`NetError::Closed`],
 /// [`NetError::TimedOut`].
@@ -54,10 +54,10 @@ pub fn await_client(link: &mut dyn Link) -> Result<(), NetError> {
     if hello == CLIENT_MAGIC { Ok(()) } else { Err(foreign(&hello)) }
 }
 
-/// The error for something else than the peer's first words on a link without encryption.
+/// The error for unexpected first bytes of the peer on a link without encryption.
 fn foreign(first: &[u8]) -> NetError {
     match first {
-        // The head of a record of TLS: a handshake, or an alert about our first words.
+        // The head of a record of TLS: a handshake, or an alert about this party's first bytes.
         [0x15 | 0x16, 3, ..] => {
             NetError::Tls { step: STEP, what: "the peer encrypts, and this party runs in plaintext".into() }
         }
@@ -134,7 +134,7 @@ fn receive(link: &mut dyn Link) -> Result<Admission, NetError> {
             let mut text = vec![0; len];
             link.recv(&mut text).map_err(failed)?;
             let reason = String::from_utf8(text).map_err(|_| malformed("the reason is not UTF-8".into()))?;
-            // It ends up on a terminal and in logs.
+            // The reason ends up on a terminal and in logs.
             if reason.chars().any(char::is_control) {
                 return Err(malformed("the reason contains control characters".into()));
             }

@@ -4,7 +4,7 @@
 //! the step and the length that the protocol prescribes and refuses anything else before it allocates.
 //!
 //! A party that finds bad data says so before it closes: a frame with the tag of the step `alert` and the name of the
-//! step at fault. Every frame but that one goes into the transcript, a hash in each direction.
+//! step at fault. Every frame except an alert goes into the transcript, which is one hash for each direction.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +20,11 @@ pub const HEADER_BYTES: usize = 8;
 /// Frames are collected up to this size before they are handed to the link.
 const COALESCE_BYTES: usize = 256 << 10;
 
-/// A payload must advance by this much within each read time-out. A peer that trickles bytes thus holds us up for a
-/// bounded time, while a large message over a slow link has all the time it needs.
+/// A payload must advance by this much within each read time-out. A peer that trickles bytes thus delays this party
+/// for a bounded time, while a large message over a slow link has all the time it needs.
 const PROGRESS_BYTES: usize = 256 << 10;
 
-/// The time for which [`Channel::read_under`] reads before it looks whether the work is done.
+/// The time for which [`Channel::read_under`] reads before it checks whether the work is done.
 const READ_AHEAD: Duration = Duration::from_millis(1);
 
 /// Bytes of the message of each party in [`Channel::confirm_transcript`].
@@ -36,27 +36,28 @@ const TRANSCRIPT: &str = "transcript";
 /// Step of the frame that says which of the peer's messages was bad.
 const ALERT: &str = "alert";
 
-/// Longest name of a step in an alert.
+/// Most bytes of the name of a step in an alert.
 const MAX_ALERT_BYTES: usize = 64;
 
-/// When sending fails, the peer's reason may wait behind at most this many unread bytes.
+/// After a failed send, the search for the peer's alert skips at most this many unread bytes.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 
-/// A counted, framed, blocking channel to the peer. Writes are coalesced; every receive flushes first, and so does
-/// dropping the channel.
+/// A counted, framed, blocking channel to the peer. Writes are coalesced. Every receive flushes them first, and so
+/// does dropping the channel.
 pub struct Channel {
     role: Role,
     link: Box<dyn Link>,
     out: Vec<u8>,
     ledger: Ledger,
-    /// Hashes of all frames sent and received.
+    /// Hash of all frames sent.
     sent: blake3::Hasher,
+    /// Hash of all frames received.
     received: blake3::Hasher,
     /// Bytes of a frame that was sent before its turn.
     ahead: Option<u64>,
     /// Whether the peer was told of its bad data.
     alerted: bool,
-    /// In a rehearsal, what the peer would send, by step.
+    /// In a rehearsal, the messages that the peer would send, each with its step; `None` on a real channel.
     pub(crate) replies: Option<Vec<(&'static str, Vec<u8>)>>,
 }
 
@@ -83,7 +84,7 @@ impl Channel {
         self.replies.is_some()
     }
 
-    /// This party.
+    /// The role of this party.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -110,10 +111,11 @@ impl Channel {
         self.hand_over(step, payload)
     }
 
-    /// Sends what `make` makes, which has `len` bytes. A [rehearsal](Channel::rehearsal) counts it unmade.
+    /// Sends the payload that `make` makes, which has `len` bytes. A [rehearsal](Channel::rehearsal) counts the bytes
+    /// without making them.
     ///
     /// # Errors
-    /// Those of `make`, [`NetError::Length`] for another length, and those of [`Channel::send`].
+    /// Errors of `make`, [`NetError::Length`] for a payload of another length, and errors of [`Channel::send`].
     pub fn send_made<E: From<NetError>>(
         &mut self,
         step: &'static str,
@@ -131,8 +133,9 @@ impl Channel {
         Ok(self.send_owned(step, payload)?)
     }
 
-    /// Sends `payload` as the message of `step` while the peer is not yet due to read it, so that it crosses the link
-    /// meanwhile. Nothing else may be sent before [`Channel::take_turn`], which books it where the protocol has it.
+    /// Sends `payload` as the message of `step` before the protocol has the peer read it, so that it crosses the link
+    /// meanwhile. Nothing else may be sent before [`Channel::take_turn`], which books the message at its place in the
+    /// protocol.
     pub fn send_ahead(&mut self, step: &'static str, payload: Vec<u8>) -> Result<(), NetError> {
         let bytes = (payload.len() + HEADER_BYTES) as u64;
         self.hand_over(step, payload)?;
@@ -141,7 +144,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Books what was sent ahead of its turn, which has come.
+    /// Books the message that was sent ahead, because its turn has come.
     pub fn take_turn(&mut self) {
         if let Some(bytes) = self.ahead.take() {
             self.ledger.book(self.role.sends(), bytes);
@@ -152,7 +155,7 @@ impl Channel {
     pub fn read_under<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let (busy, link) = (AtomicBool::new(true), &mut self.link);
         thread::scope(|scope| {
-            // What goes wrong with the link is met again by the next message; without a thread nothing is taken in.
+            // A failure of the link comes up again at the next message. If no thread starts, nothing is taken in.
             let read = || {
                 while busy.load(Ordering::Acquire) {
                     if link.read_ahead(READ_AHEAD).is_err() {
@@ -173,7 +176,7 @@ impl Channel {
         Ok(payload)
     }
 
-    /// The longest silence of a peer.
+    /// The read time-out: the longest silence of a peer.
     pub fn timeout(&self) -> Duration {
         self.link.timeout()
     }
@@ -195,7 +198,7 @@ impl Channel {
         Ok(received)
     }
 
-    /// [`Channel::exchange`] for the first message of a session, of any length up to `max`, when the peer may be any
+    /// [`Channel::exchange`] for the first message of a session, of any length up to `max`. The peer may be any
     /// program: a foreign tag is [`NetError::NotWaggle`].
     pub(crate) fn exchange_first(
         &mut self,
@@ -224,7 +227,7 @@ impl Channel {
     }
 
     /// 32 bytes that stand for the keys of an encrypted link and for everything that both parties sent so far. Both
-    /// ends get the same where each has received all that the other sent, and no two links get the same.
+    /// ends get the same bytes if each has received all that the other sent. No two links get the same bytes.
     pub fn binding(&self) -> [u8; 32] {
         let (to_server, to_client) = match self.role {
             Role::Client => (&self.sent, &self.received),
@@ -239,8 +242,8 @@ impl Channel {
         *hash.finalize().as_bytes()
     }
 
-    /// A hash of all frames that this party sent so far: [`Channel::received_digest`] of the peer as soon as it has
-    /// received the last of them.
+    /// A hash of all frames that this party sent so far. It equals the peer's [`Channel::received_digest`] once the
+    /// peer has received the last of them.
     pub fn sent_digest(&self) -> [u8; 32] {
         *self.sent.finalize().as_bytes()
     }
@@ -250,13 +253,13 @@ impl Channel {
         *self.received.finalize().as_bytes()
     }
 
-    /// Compares with the peer what both saw of the session so far, booked under `transcript` in the phase setup: one
-    /// message of 32 bytes each way. Both parties must have received all that was sent before.
+    /// Compares with the peer the transcripts of the session so far, by one message of 32 bytes each way, booked
+    /// under `transcript` in the phase setup. Both parties must have received all that was sent before.
     ///
-    /// The comparison finds accidental changes, and changes by somebody who does not know of it. A forger on a
-    /// plaintext link can send fitting digests; on an encrypted link TLS has refused the change before.
+    /// The comparison finds accidental changes, and changes by somebody who does not know of the comparison. A forger
+    /// on a plaintext link can send fitting digests. On an encrypted link TLS already refuses the change.
     ///
-    /// Errors: [`NetError::Transcript`] if they differ, and those of [`Channel::exchange`].
+    /// Errors: [`NetError::Transcript`] if they differ, and errors of [`Channel::exchange`].
     pub fn confirm_transcript(&mut self) -> Result<(), NetError> {
         let ours = self.binding();
         let depth = self.ledger.depth();
@@ -279,10 +282,10 @@ impl Channel {
         self.link.wire_bytes()
     }
 
-    /// Tells the peer, once, that its message for `step` was bad, so that it reports [`NetError::PeerRejected`] and
-    /// not a closed connection. Not booked, and not part of the transcript. The channel does it itself for the errors
-    /// it finds; those who decode payloads call it with [`NetError::bad_step`]. Failures are ignored: the session is
-    /// over.
+    /// Tells the peer, once, that its message for `step` was bad, so that the peer reports [`NetError::PeerRejected`]
+    /// and not a closed connection. The alert is not booked and not part of the transcript. The channel sends it
+    /// itself for the errors that it finds; whoever decodes payloads calls this with [`NetError::bad_step`]. Failures
+    /// are ignored: the session is over.
     pub fn reject(&mut self, step: &str) {
         if std::mem::replace(&mut self.alerted, true) {
             return;
@@ -365,7 +368,7 @@ impl Channel {
         Ok(header)
     }
 
-    /// The peer's complaint behind `header`.
+    /// The error that the peer's alert behind `header` stands for.
     fn read_alert(&mut self, step: &'static str, header: Header) -> NetError {
         let mut name = vec![0; header.len()];
         if let Err(e) = self.link.recv(&mut name) {
@@ -376,13 +379,13 @@ impl Channel {
         NetError::PeerRejected { step, theirs }
     }
 
-    /// Why sending failed: what the peer said of it before it closed, if it did, otherwise `source`.
+    /// The reason why sending failed: the peer's alert, if it sent one before it closed, otherwise `source`.
     fn send_error(&mut self, step: &'static str, source: io::Error) -> NetError {
         let error = self.error(step, source);
         if !matches!(error, NetError::Closed { .. }) {
             return error;
         }
-        // The connection is gone, so this reads only what has arrived. Frames before the alert are skipped.
+        // The connection is gone, so this loop reads only what has arrived. Frames before the alert are skipped.
         let mut left = MAX_UNREAD_BYTES;
         let mut header = Header([0; HEADER_BYTES]);
         while self.link.recv(&mut header.0).is_ok() {
@@ -415,7 +418,7 @@ impl Channel {
         let mut payload = vec![0; len];
         for part in payload.chunks_mut(PROGRESS_BYTES) {
             self.link.recv(part).map_err(|e| self.error(step, e))?;
-            // Here the part is still in the cache.
+            // At this point the part is still in the processor's cache.
             self.received.update(part);
         }
         Ok(payload)
@@ -426,7 +429,7 @@ impl Channel {
     }
 }
 
-/// Runs a function at the end of a scope, also of one that panics.
+/// Runs a function at the end of a scope, even if the scope panics.
 struct OnDrop<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnDrop<F> {

@@ -40,7 +40,7 @@ pub enum NetError {
     Unexpected {
         /// Protocol step under way.
         step: &'static str,
-        /// Tag of that step.
+        /// Tag of the step under way.
         expected: u32,
         /// Tag received.
         got: u32,
@@ -59,7 +59,7 @@ pub enum NetError {
         /// The fields that differ.
         differences: Vec<Difference>,
     },
-    /// The peer does not begin as a Waggle session does: it is another program, or in the middle of something.
+    /// The peer does not begin as a Waggle session does: it is another program, or in the middle of a session.
     #[error("the peer does not speak Waggle; it begins with `{first}`")]
     NotWaggle {
         /// The first bytes received, escaped.
@@ -68,14 +68,14 @@ pub enum NetError {
     /// No connection within the connect time-out.
     #[error("cannot connect to {addr} after {} s: {source}", Seconds(*.seconds))]
     Unreachable {
-        /// The address as given and, where that is a name, the one tried last.
+        /// The address as given and, if it is a name, the address tried last.
         addr: String,
         /// Seconds of trying.
         seconds: f64,
         /// The last cause.
         source: io::Error,
     },
-    /// The peer says that what it received from us was bad, and has ended the session.
+    /// The peer says that it received bad data from this party, and has ended the session.
     #[error("the peer found bad data in `{theirs}` (during `{step}`)")]
     PeerRejected {
         /// Protocol step under way.
@@ -114,7 +114,7 @@ pub enum NetError {
         /// The error as TLS describes it.
         what: String,
     },
-    /// A key file, a list of keys or the operating system's random numbers.
+    /// A failure of a key file, of a list of keys or of the operating system's random numbers.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// Any other failure of the operating system.
@@ -128,7 +128,7 @@ pub enum NetError {
 }
 
 impl NetError {
-    /// The meaning, during `step`, of `source`, an error of a [`Link`](crate::Link) with this time-out.
+    /// The meaning of `source`, an error that a [`Link`](crate::Link) with this time-out gave during `step`.
     pub fn from_io(step: &'static str, source: io::Error, timeout: Duration) -> Self {
         use io::ErrorKind::*;
         match source.kind() {
@@ -141,7 +141,7 @@ impl NetError {
         }
     }
 
-    /// The step whose message from the peer was bad, if that is what the error says. The peer deserves to hear of it
+    /// The step whose message from the peer was bad, if the error says so. The peer should hear of it
     /// ([`Channel::reject`](crate::Channel::reject)).
     pub fn bad_step(&self) -> Option<&'static str> {
         match self {
@@ -153,7 +153,7 @@ impl NetError {
     }
 }
 
-/// Characters of a value that are shown where the parties do not agree.
+/// Most characters of a value that are shown where the parties do not agree.
 const SHOWN: usize = 400;
 
 /// A field on which the parties do not agree. Its texts are printable.
@@ -168,7 +168,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// The field `name` of client and server.
+    /// The difference in the field `name`, with the values of client and server in this order.
     pub fn new<T: fmt::Display>(name: &str, values: [Option<T>; 2]) -> Self {
         let [client, server] = values.map(|value| value.map(|value| value.to_string()));
         Difference { name: name.into(), client, server }
@@ -190,7 +190,7 @@ fn listed(differences: &[Difference]) -> String {
     differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// A number of seconds: with milliseconds where tenths would say nothing.
+/// A number of seconds, shown with milliseconds where tenths would say nothing.
 struct Seconds(f64);
 
 impl fmt::Display for Seconds {

@@ -1,6 +1,6 @@
 //! The opening of a session: both parties say what they are about to run, and go on only if they agree.
 //!
-//! Each sends a list of named values and reads the peer's. The message (inside a frame, at most
+//! Each party sends a list of named values and reads the peer's list. The message (inside a frame, at most
 //! [`MAX_BYTES`] bytes, integers little endian):
 //!
 //! | part | bytes |
@@ -8,7 +8,7 @@
 //! | magic `WAGGLE` | 6 |
 //! | format version | 2 |
 //! | number of fields | 2 |
-//! | per field: must it be equal (0 or 1) | 1 |
+//! | per field: whether it must be equal (0 or 1) | 1 |
 //! | per field: length of the name, name (UTF-8) | 2 + length |
 //! | per field: length of the value, value (UTF-8) | 2 + length |
 
@@ -16,17 +16,17 @@ use std::fmt::Display;
 
 use crate::{Channel, Difference, NetError, Role};
 
-/// Fields that a party may state.
+/// Most fields that a party may state.
 pub const MAX_FIELDS: usize = 128;
-/// Length of a field's name.
+/// Most bytes of a field's name.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Length of a field's value: the shape of a model has the names of its classes, perhaps a thousand.
+/// Most bytes of a field's value: the shape of a model has the names of its classes, perhaps a thousand.
 pub const MAX_VALUE_BYTES: usize = u16::MAX as usize;
 
 const MAGIC: &[u8; 6] = b"WAGGLE";
-/// Version of this message; what the parties run has its own version among the fields.
+/// Version of this message's format. The protocol of the session has its own version among the fields.
 const FORMAT: u16 = 1;
-/// Length of the whole message.
+/// Most bytes of the whole message.
 pub const MAX_BYTES: usize = 1 << 17;
 const STEP: &str = "handshake";
 
@@ -74,7 +74,7 @@ impl Handshake {
 
     /// Exchanges the lists, booked under the scope `handshake`, and returns the peer's.
     ///
-    /// A field must be equal if either party says so. If only one party states it, it differs as well.
+    /// A field must be equal if either party says so. Such a field also differs if only one party states it.
     ///
     /// Errors, on both sides alike and as soon as the peer's list is there: [`NetError::Disagreement`] with every
     /// differing field. Otherwise [`NetError::NotWaggle`] if the peer is another program,
@@ -106,7 +106,7 @@ impl Handshake {
     }
 }
 
-/// (the client's, the server's).
+/// The two values as (the client's, the server's).
 fn by_role<T>(role: Role, ours: T, theirs: T) -> (T, T) {
     match role {
         Role::Client => (ours, theirs),
@@ -114,7 +114,7 @@ fn by_role<T>(role: Role, ours: T, theirs: T) -> (T, T) {
     }
 }
 
-/// The fields that must be equal and are not: the client's fields in order, then what only the server states.
+/// The fields that must be equal and are not: the client's in order, then those that only the server states.
 fn differences(client: &[Field], server: &[Field]) -> Vec<Difference> {
     let find = |list: &[Field], name: &str| list.iter().find(|field| field.name == name).cloned();
     let only_server = server.iter().filter(|field| find(client, &field.name).is_none());
@@ -133,7 +133,7 @@ fn malformed(what: impl Into<String>) -> NetError {
     NetError::Malformed { step: STEP, what: what.into() }
 }
 
-/// The rules for a list, ours or the peer's.
+/// Checks the rules for a list, this party's or the peer's.
 fn check(fields: &[Field]) -> Result<(), NetError> {
     if fields.len() > MAX_FIELDS {
         return Err(malformed(format!("{} fields, at most {MAX_FIELDS} are allowed", fields.len())));

@@ -25,13 +25,13 @@ const KEY_BYTES: usize = 32;
 const PUBLIC_PREFIX: &str = "ed25519:";
 const SECRET_PREFIX: &str = "ed25519-secret:";
 
-/// `PrivateKeyInfo` of RFC 8410 up to the seed, which ends it.
+/// `PrivateKeyInfo` of RFC 8410 up to the seed, which is its end.
 const PKCS8_PREFIX: [u8; 16] = *b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
 
-/// `SubjectPublicKeyInfo` of RFC 8410 up to the key, which ends it.
+/// `SubjectPublicKeyInfo` of RFC 8410 up to the key, which is its end.
 const SPKI_PREFIX: [u8; 12] = *b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
-/// No file of an identity is longer.
+/// Most bytes of the file of an identity.
 const MAX_FILE_BYTES: u64 = 4096;
 
 /// A key or a file of keys that cannot be used.
@@ -64,7 +64,7 @@ pub enum KeyError {
         /// The file or directory.
         path: PathBuf,
     },
-    /// A line that is not what the file is made of.
+    /// A line that does not belong into such a file.
     #[error("{}, line {line}: {what}", path.display())]
     Line {
         /// The file.
@@ -74,7 +74,7 @@ pub enum KeyError {
         /// The fault.
         what: String,
     },
-    /// An identity without a key.
+    /// A file of an identity without a key.
     #[error("{}: no secret key in it", path.display())]
     Empty {
         /// The file.
@@ -168,7 +168,7 @@ fn from_hex(text: &str) -> Option<Zeroizing<[u8; KEY_BYTES]>> {
     Some(bytes)
 }
 
-/// The key pair of a party. Our copy of the secret is zeroized when it is dropped.
+/// The key pair of a party. This copy of the secret is zeroized when it is dropped.
 pub struct Identity {
     seed: Zeroizing<[u8; KEY_BYTES]>,
     public: PublicKey,
@@ -257,7 +257,7 @@ impl Identity {
         Ok(Identity { seed, public })
     }
 
-    /// The key as `rustls` signs with it.
+    /// The key in the form with which `rustls` signs.
     pub(crate) fn signing_key(&self) -> Result<Arc<dyn SigningKey>, KeyError> {
         signing_key(&self.seed)
     }
@@ -280,8 +280,8 @@ fn signing_key(seed: &[u8; KEY_BYTES]) -> Result<Arc<dyn SigningKey>, KeyError> 
 fn rename_new(draft: &Path, path: &Path) -> io::Result<()> {
     match std::fs::hard_link(draft, path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            // The file system has no links. Between this look and the renaming lies a moment; nothing better is
-            // portable.
+            // The file system has no links. Another file may appear between this check and the renaming; nothing
+            // better is portable.
             if path.try_exists()? { Err(io::ErrorKind::AlreadyExists.into()) } else { std::fs::rename(draft, path) }
         }
         linked => linked,

@@ -50,11 +50,11 @@ pub enum Direction {
 pub enum Phase {
     /// Handshake, keys, base OTs.
     Setup,
-    /// Correlations that do not depend on the data.
+    /// Correlations, which do not depend on the data.
     Offline,
-    /// The prompt.
+    /// Reading the prompt.
     Prefill,
-    /// One token after another.
+    /// Generating one token after another.
     Decode,
 }
 
@@ -72,7 +72,8 @@ pub struct Traffic {
     /// Wall-clock time spent in the account's own scope, nested scopes excluded.
     pub time: Duration,
     /// CPU time of all threads of this party's process while the account's own scope was open, nested scopes
-    /// excluded. With both parties in one process each ledger shows their sum. Zero where the system does not tell.
+    /// excluded. With both parties in one process each ledger shows the sum of both. Zero where the system does not
+    /// tell.
     #[serde(default)]
     pub cpu: Duration,
     /// CPU time of the other party's process. Only a plan knows it; it is zero in the ledger of a session.
@@ -92,7 +93,7 @@ impl Traffic {
         *self = Traffic::of(std::array::from_fn(|quantity| now[quantity] + other[quantity]));
     }
 
-    /// Everything added since the earlier state `before`.
+    /// What was added to this account since its earlier state `before`.
     pub fn since(&self, before: &Traffic) -> Traffic {
         let (now, before) = (self.quantities(), before.quantities());
         Traffic::of(std::array::from_fn(|quantity| now[quantity].saturating_sub(before[quantity])))
@@ -111,7 +112,7 @@ impl Traffic {
         Traffic { bytes_client_to_server, bytes_server_to_client, messages, flows, time, cpu, peer_cpu }
     }
 
-    /// This account with all times zero. The two ledgers of a session and its plan agree on this part.
+    /// This account with all times zero. The two ledgers of a session and its plan agree on these amounts.
     pub fn untimed(&self) -> Traffic {
         Traffic { time: Duration::ZERO, cpu: Duration::ZERO, peer_cpu: Duration::ZERO, ..*self }
     }
@@ -130,22 +131,23 @@ pub struct Entry {
 
 /// Books messages by phase, operation path and direction.
 ///
-/// The path is a stack of scopes. A *flow* is a one-way message, a maximal run of messages in one direction; each flow
-/// costs half a round trip. When both parties send at once ([`Channel::exchange`](crate::Channel::exchange)), both
-/// ledgers book the message of the party that sent last first: it continues that party's flow, and the peer's message
-/// answers it. The two ledgers of a session are therefore equal except for time.
+/// The path is a stack of scopes. A *flow* is a one-way message, a maximal run of messages in one direction; each
+/// flow costs half a round trip. When both parties send at once ([`Channel::exchange`](crate::Channel::exchange)),
+/// both ledgers first book the message of the party that also sent the last message before. This message continues
+/// that party's flow, and the peer's message answers it. The two ledgers of a session are therefore equal except for
+/// time.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     /// Every scope that was ever opened; the first has the empty path. A plan changes scope millions of times, so a
-    /// scope finds those inside it without a look at their paths.
+    /// scope finds its inner scopes by name, not by path.
     scopes: Vec<Scope>,
-    /// Those around the current scope, the outermost first.
+    /// Indices of the scopes around the current scope, the outermost first.
     outer: Vec<usize>,
     current: usize,
     phase: Phase,
     last: Option<Direction>,
     clock: Option<Clock>,
-    /// Amounts that were divided, by the names of the scopes that had them.
+    /// Amounts that [`Ledger::divide`] divided, by phase and by the last name in the path of the scope that had them.
     divided: BTreeMap<(Phase, String), Traffic>,
 }
 
@@ -153,16 +155,16 @@ pub struct Ledger {
 #[derive(Clone, Debug, Default)]
 struct Scope {
     path: String,
-    /// By name.
+    /// Indices of the inner scopes, by name.
     inner: BTreeMap<String, usize>,
-    /// By phase.
+    /// The account of each phase.
     accounts: [Option<Traffic>; PHASES.len()],
 }
 
 /// All phases, in their order.
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
 
-/// The times up to which everything is booked.
+/// The clocks at the last booking of times.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     wall: Instant,
@@ -193,7 +195,7 @@ impl Ledger {
         Ledger { clock: None, ..self }
     }
 
-    /// This ledger with all times zero, which books none from now on: for plans.
+    /// This ledger with all times zero, which books no times from now on: for plans.
     pub fn forget_times(mut self) -> Self {
         for account in self.scopes.iter_mut().flat_map(|scope| scope.accounts.iter_mut().flatten()) {
             *account = account.untimed();
@@ -220,8 +222,8 @@ impl Ledger {
     }
 
     /// Books the messages of client and server that were sent at once (framing included). The message of the party
-    /// that sent last comes first; in a new session that is the client's. An exchange thus adds one flow, which is
-    /// the delay that it takes.
+    /// that sent last before comes first; in a new session the client's does. An exchange thus adds one flow, which
+    /// is its delay.
     pub fn book_exchange(&mut self, [client, server]: [u64; 2]) {
         let exchanged = [(Direction::ClientToServer, client), (Direction::ServerToClient, server)];
         let server_first = self.last == Some(Direction::ServerToClient);
@@ -237,7 +239,7 @@ impl Ledger {
         self.outer.push(std::mem::replace(&mut self.current, inner));
     }
 
-    /// The scope `name` inside `outside`.
+    /// The index of the scope `name` inside the scope `outside`.
     fn scope(&mut self, outside: usize, name: &str) -> usize {
         let index = self.scopes.len();
         let outside = &mut self.scopes[outside];
@@ -270,7 +272,7 @@ impl Ledger {
         }
     }
 
-    /// Books what follows under `phase`; returns the phase before.
+    /// Books what follows under `phase`. Returns the phase before.
     pub fn set_phase(&mut self, phase: Phase) -> Phase {
         self.checkpoint();
         std::mem::replace(&mut self.phase, phase)
@@ -291,21 +293,21 @@ impl Ledger {
         self.last
     }
 
-    /// Books `traffic` under `phase`, whatever the current one, with the flows that it says. The direction of the
-    /// last message becomes `last`.
+    /// Books `traffic` under `phase`, whatever the current phase, with the flows that `traffic` states. The direction
+    /// of the last message becomes `last`.
     pub fn book_traffic(&mut self, phase: Phase, traffic: &Traffic, last: Option<Direction>) {
         self.scopes[self.current].accounts[phase as usize].get_or_insert_default().add(traffic);
         self.last = last;
     }
 
     /// Divides what the current scope's account of `phase` holds among the accounts of `shares`, which are paths from
-    /// the outermost scope on, in proportion to their weights. Every quantity is divided by itself, in whole units:
-    /// all are rounded down, and what is left goes, one unit each, to those that lost most, of equals to the first.
-    /// So the shares add up to what was there. A message, or a flow, that serves several accounts is therefore booked
-    /// in one of them. Without shares everything stays.
+    /// the outermost scope on, in proportion to their weights. Each quantity is divided on its own, in whole units.
+    /// All parts are rounded down, and the remaining units go, one each, to the parts that lost most, among equals to
+    /// the first. So the parts add up to the whole. A message, or a flow, that serves several accounts is therefore
+    /// booked in one of them. Without shares everything stays.
     ///
-    /// The order of messages does not change, and neither does the sum of a phase. [`Ledger::divided`] has what was
-    /// divided by the name of this scope.
+    /// The order of messages does not change, and neither does the sum of a phase. [`Ledger::divided`] lists the
+    /// divided amounts by the name of this scope.
     pub fn divide(&mut self, phase: Phase, shares: &[(&str, u64)]) {
         self.checkpoint();
         let scope = &mut self.scopes[self.current];
@@ -339,7 +341,7 @@ impl Ledger {
         sums.into_iter().map(|((phase, path), traffic)| Entry { phase, path: path.into(), traffic }).collect()
     }
 
-    /// All accounts, those of a scope together.
+    /// All accounts, scope by scope.
     fn accounts(&self) -> impl Iterator<Item = (Phase, &str, &Traffic)> {
         self.scopes.iter().flat_map(|scope| {
             let accounts = PHASES.into_iter().zip(&scope.accounts);
@@ -389,7 +391,7 @@ impl Ledger {
     }
 }
 
-/// `whole` in parts in proportion to `weights`, by the largest remainder: see [`Ledger::divide`]. If all weights are
+/// Divides `whole` in proportion to `weights`, by the largest remainder: see [`Ledger::divide`]. If all weights are
 /// zero, they count as equal.
 fn parts(whole: u64, weights: &[u64]) -> Vec<u64> {
     let all: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();

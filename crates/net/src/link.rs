@@ -38,12 +38,12 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// Takes in what arrives within `limit`, up to a bound, without handing it out. Serves callers that wait for
+    /// Takes in what arrives within `limit`, up to a bound, for later calls of `recv`. Serves callers that wait for
     /// something else: [`Shaped`](crate::Shaped) while its queue is full, and a server while its client waits its
     /// turn.
     ///
-    /// Errors: `UnexpectedEof` when the peer has closed and everything received was taken. Links that take in nothing
-    /// ahead only let the time pass.
+    /// Errors: `UnexpectedEof` when the peer has closed and everything received was taken. A link that takes in
+    /// nothing ahead only lets the time pass.
     fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
         std::thread::sleep(limit);
         Ok(())
@@ -61,7 +61,7 @@ pub trait Link: Send {
     }
 }
 
-/// Bytes on the wire: what the socket took and gave, with the records of TLS, without headers of TCP and IP.
+/// Bytes that the socket sent and received, including records of TLS, without headers of TCP and IP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireBytes {
     /// Bytes sent by this party.
@@ -74,11 +74,12 @@ pub struct WireBytes {
 pub trait SendHalf: Send {
     /// Queues `bytes` for the peer.
     fn send(&mut self, bytes: Vec<u8>) -> io::Result<()>;
-    /// Delivers what was queued and ends this side; see [`Link::close`].
+    /// Delivers what was queued and ends the sending side; see [`Link::close`].
     fn close(&mut self) -> io::Result<()>;
 }
 
-/// Methods of [`Link`] that a link around another one hands on to it: `forward_link!(self => self.inner; send recv)`.
+/// Makes the methods of [`Link`] that a wrapper hands on to the link inside it:
+/// `forward_link!(self => self.inner; send recv)`.
 #[macro_export]
 macro_rules! forward_link {
     ($this:ident => $inner:expr; $($method:ident)*) => { $($crate::forward_link! { @$method $this $inner })* };
@@ -121,7 +122,7 @@ struct MemoryLink {
     timeout: Duration,
 }
 
-/// `None` once closed or taken.
+/// The sending side; `None` once closed or taken.
 struct MemorySender(Option<Sender<Vec<u8>>>);
 
 /// Two ends of an in-memory link; each end reports a silent peer after `timeout`.

@@ -1,10 +1,10 @@
 //! The measurement of a link, at the beginning of a session.
 //!
 //! The server sends bytes, the client sends them back, and the server reads the clock. The fastest return of a single
-//! byte is the round trip. Bursts take two transfers longer; they grow only while they are quick, so that a slow link
-//! waits for a second or two. The server then states both numbers by their places in a coarse grid. Noise thus seldom
-//! moves a plan, and nobody can make a party plan with a rate or a delay that no network has. Where there is no wire
-//! the server states [`LinkShape::MEMORY`] at once.
+//! byte is the round trip. A burst takes longer by two transfers. Bursts grow only while they are quick, so that a
+//! slow link takes a second or two. The server then states rate and delay by their places in a coarse grid. Noise
+//! thus seldom moves a plan, and nobody can make a party plan with a rate or a delay that no network has. Where there
+//! is no wire the server states [`LinkShape::MEMORY`] at once.
 //!
 //! | message | from | bytes |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! | burst: 16, 64, 256 KiB and twice 1 MiB, until one is slow | server, and back | as many |
 //! | places of rate and delay | server | 2 |
 //!
-//! All of it is booked under `link`. Its bytes are a function of [`Measured::bursts`], and no peer can make them
-//! more: a longer message is refused before it is received, and each has the time-outs of the link.
+//! All messages are booked under `link`. Their bytes are a function of [`Measured::bursts`], and no peer can make
+//! them more: a longer message is refused before it is received, and each has the time-outs of the link.
 
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,13 @@ use crate::{Channel, LinkShape, NetError, Role};
 /// Step and scope of the messages.
 const STEP: &str = "link";
 const PINGS: usize = 4;
-/// Bytes of the bursts. A connection that was idle may need the first of a megabyte to become fast.
+/// Bytes of the bursts. A connection that was idle may need the first burst of a megabyte to become fast.
 const BURSTS: [usize; 5] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 1 << 20];
-/// A burst is quick if it takes less than this and four round trips, for which a new connection may hold it back.
+/// A burst is quick if it takes less than this time plus four round trips, for which a new connection may hold it
+/// back.
 const QUICK: Duration = Duration::from_millis(25);
-/// The grid's rates in Mbit/s, and its round trips in microseconds. The presets lie far from the middle between two.
+/// The grid's rates in Mbit/s, and its round trips in microseconds. The presets lie far from the middle between two
+/// places.
 const RATES: [u64; 11] = [1, 3, 10, 30, 100, 400, 1000, 3000, 10_000, 32_000, 100_000];
 const TRIPS: [u64; 8] = [50, 400, 1500, 5000, 20_000, 80_000, 300_000, 1_000_000];
 
@@ -39,10 +41,11 @@ pub struct Measured {
     pub bursts: usize,
 }
 
-/// Measures the link between the parties, both of which call this. In a rehearsal the server knows what comes of it.
+/// Measures the link between the parties, both of which call this. In a rehearsal the result is `known` to the
+/// server.
 ///
 /// # Errors
-/// [`NetError::Malformed`] for a message that is not in the table, and those of the channel.
+/// [`NetError::Malformed`] for a message that is not in the table, and errors of the channel.
 pub fn measure(channel: &mut Channel, known: Option<Measured>) -> Result<Measured, NetError> {
     let depth = channel.ledger().depth();
     channel.ledger_mut().enter(STEP);
@@ -71,7 +74,7 @@ fn ask(channel: &mut Channel, known: Option<Measured>) -> Result<Measured, NetEr
         for _ in 0..PINGS {
             trip = trip.min(echo(channel, 1)?);
         }
-        // The largest burst counts, and of two the faster one.
+        // The largest burst counts, and of two equal ones the faster.
         let mut best = (0, Duration::MAX);
         for size in BURSTS {
             let took = echo(channel, size)?.saturating_sub(trip).max(Duration::from_nanos(1));
@@ -94,7 +97,7 @@ fn answer(channel: &mut Channel) -> Result<Measured, NetError> {
     let mut sizes = [1; PINGS].into_iter().chain(BURSTS);
     let mut answered: usize = 0;
     loop {
-        // The result alone may come instead.
+        // The only other message that may come is the result.
         let due = sizes.next().unwrap_or(2);
         let bytes = channel.recv_up_to(STEP, due.max(2))?;
         if let [rate, trip] = bytes[..] {
@@ -111,7 +114,7 @@ fn answer(channel: &mut Channel) -> Result<Measured, NetError> {
     }
 }
 
-/// The places in the grid that are nearest to `link`, by the ratio.
+/// The places of the rate and the round trip in the grid that are nearest to `link` by ratio.
 fn places(link: LinkShape) -> [u8; 2] {
     let nearest = |grid: &[u64], value: f64| {
         let off = |at: u8| (grid[usize::from(at)] as f64 / value.max(1e-9)).ln().abs();

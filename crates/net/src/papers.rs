@@ -9,15 +9,15 @@ use crate::LinkShape;
 /// A network on which a paper measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaperLink {
-    /// The name, of the paper's system and the network.
+    /// The name, made of the paper's system and the network.
     pub name: &'static str,
     /// Rate and round trip.
     pub shape: LinkShape,
-    /// What the paper says its delay is. One that is not stated is taken for a round trip.
+    /// What the paper says the delay measures. If it does not say, the delay is taken for a round trip.
     pub delay: Delay,
     /// How the numbers are known.
     pub known: Certainty,
-    /// The paper, and the place in it or in what repeats it.
+    /// The paper, and the place in the paper or in the source that repeats it.
     pub source: &'static str,
 }
 
@@ -43,7 +43,7 @@ pub enum Certainty {
 }
 
 impl Certainty {
-    /// Its name in tables.
+    /// The name of the certainty in tables.
     pub fn name(self) -> &'static str {
         match self {
             Certainty::Read => "read",

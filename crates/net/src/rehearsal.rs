@@ -1,12 +1,12 @@
-//! A channel without a peer, for plans: the functions that send and receive a session's messages run on it as they
-//! are, so a plan books what a session does.
+//! A channel without a peer, for plans: the functions that send and receive a session's messages run on it unchanged,
+//! so a plan books the same messages as a session.
 
 use std::io;
 use std::time::Duration;
 
 use crate::{Channel, Ledger, Link, Role};
 
-/// A link that drops what it is given. A rehearsal answers before a link is read.
+/// A link that drops what it is given. A rehearsal never reads from it.
 struct NoPeer;
 
 impl Link for NoPeer {
@@ -24,16 +24,15 @@ impl Link for NoPeer {
 }
 
 impl Channel {
-    /// A channel of `role` that counts: it books what is sent, and drops it. A message that must come has the
-    /// length that is expected of it, and is zero, unless [`Channel::expect`] says what it is. One that may have any
-    /// length is empty.
+    /// A channel of `role` that only counts: it books messages and drops them. A received message of a fixed length
+    /// is all zeros, and one of any length is empty, unless [`Channel::expect`] says what it is.
     pub fn rehearsal(role: Role) -> Self {
         let mut channel = Channel::new(role, NoPeer);
         channel.replies = Some(Vec::new());
         channel
     }
 
-    /// In a rehearsal, the next message of `step` is `message`.
+    /// Sets the next message of `step` that a rehearsal receives.
     pub fn expect(&mut self, step: &'static str, message: Vec<u8>) {
         self.replies.get_or_insert_default().push((step, message));
     }

@@ -24,10 +24,10 @@ use crate::stream::QUEUE_BYTES;
 /// A large buffer is delivered in pieces of this size, as a wire would.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The time for which a `send` that waits for room lets the inner link read before it looks again.
+/// The time for which a `send` that waits for room lets the inner link read before it looks for room again.
 const WAIT: Duration = Duration::from_millis(2);
 
-/// The end of a buffer is awaited by yielding for this long, because sleeping overshoots by about 60 us.
+/// The last part of a wait, which yields instead of sleeping, because sleeping overshoots by about 60 us.
 const SLEEP_OVERSHOOT: Duration = Duration::from_micros(80);
 
 /// Rate and delay of a network.
@@ -41,7 +41,7 @@ pub struct LinkShape {
 
 impl LinkShape {
     /// The presets by name: the LAN of the MPCache paper (appendix), a plain gigabit LAN, the 400 Mbit/s WAN
-    /// customary in papers on two-party inference, and a distant peer. Those of papers are [`PAPERS`].
+    /// customary in papers on two-party inference, and a distant peer. Networks of other papers are in [`PAPERS`].
     pub const PRESETS: [(&'static str, LinkShape); 4] = [
         ("lan", LinkShape { bytes_per_second: 377_000_000, round_trip: Duration::from_micros(300) }),
         ("lan-1g", LinkShape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) }),
@@ -49,7 +49,7 @@ impl LinkShape {
         ("wan-far", LinkShape { bytes_per_second: 12_500_000, round_trip: Duration::from_millis(80) }),
     ];
 
-    /// Two ends in one machine.
+    /// Two parties in one machine.
     pub const MEMORY: LinkShape =
         LinkShape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
 
@@ -84,7 +84,8 @@ fn nanoseconds(n: u128) -> Duration {
 }
 
 impl fmt::Display for LinkShape {
-    /// The name of a preset, otherwise `RATEmbit,DELAYms`: papers share networks.
+    /// The name of a preset, otherwise `RATEmbit,DELAYms`. Names of papers are not shown, because papers share
+    /// networks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((name, _)) = LinkShape::PRESETS.iter().find(|(_, shape)| shape == self) {
             return f.write_str(name);
@@ -94,7 +95,7 @@ impl fmt::Display for LinkShape {
     }
 }
 
-/// A text names no network.
+/// A text that names no network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{text}` is no network: give lan, lan-1g, wan, wan-far, that of a paper such as bolt-wan, or a rate and a round \
@@ -134,22 +135,23 @@ impl FromStr for LinkShape {
 ///
 /// Dropping it waits until everything queued has been delivered, which takes as long as the shape says. At most 64
 /// MiB wait for their turn on the wire, besides what the inner link holds. Beyond that, `send` waits for room and
-/// meanwhile lets the inner link read ahead. A peer that does not read ends this by exhausting the inner link.
+/// meanwhile lets the inner link read ahead. With a peer that does not read, the inner link finally fills up and
+/// fails.
 pub struct Shaped {
-    /// Receives; its sending side is in the thread.
+    /// The inner link, which receives; its sending side is in the thread.
     inner: Box<dyn Link>,
     shape: LinkShape,
     /// `None` once closed.
     queue: Option<Sender<Delivery>>,
     thread: Option<JoinHandle<io::Result<()>>>,
-    /// When the wire will have sent everything queued so far.
+    /// The time at which the wire will have sent everything queued so far.
     wire_free: Instant,
     failure: Arc<OnceLock<ErrorKind>>,
     /// Bytes in the queue and in the buffer that is being delivered.
     held: Arc<AtomicUsize>,
 }
 
-/// A buffer and when its first byte enters the wire.
+/// A buffer, and the time at which its first byte enters the wire.
 struct Delivery {
     bytes: Vec<u8>,
     start: Instant,

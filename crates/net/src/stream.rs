@@ -11,10 +11,10 @@
 //! # Why two parties that send at once do not wait for each other forever
 //!
 //! Both parties send before they read only in [`Channel::exchange`](crate::Channel::exchange), one message each. A
-//! party begins the next exchange after it has received the other's message of the one before. The other party has
-//! sent that message, so it is now reading ours. Our queue therefore runs empty, and an empty queue takes a message
-//! of any size: every exchange makes progress. The largest are 50 MB for GPT-2 small with a prompt of 512 tokens
-//! (correlations of keys and values), 6 MB with 128.
+//! party begins the next exchange after it has received the other's message of the exchange before. The other party
+//! has sent that message, so it now reads this party's message. This party's queue therefore runs empty, and an empty
+//! queue takes a message of any size: every exchange makes progress. The largest messages are 50 MB for GPT-2 small
+//! with a prompt of 512 tokens (correlations of keys and values), 6 MB with 128.
 //!
 //! A message that is sent ahead of its turn ([`Channel::send_ahead`](crate::Channel::send_ahead)) waits in the queue
 //! while its sender reads, so the peer's answer gets through, and the message is what the peer reads next.
@@ -46,22 +46,22 @@ pub(crate) const QUEUE_BYTES: usize = 64 << 20;
 /// A peer that takes less than this within the read time-out counts as silent, as for [`Channel`](crate::Channel).
 const PROGRESS_BYTES: u64 = 256 << 10;
 
-/// A buffer is written in pieces of this size, so that progress can be seen, and encrypted in them.
+/// A buffer is encrypted and written in pieces of this size, so that progress can be seen.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Reads smaller than this go through a buffer of this size, so a header does not cost a system call of its own.
+/// Reads smaller than this go through a buffer of this size, so that a header costs no system call of its own.
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
 /// Read buffers of unread input that a dropped link discards to close in good order.
 const DISCARDED_BUFFERS: usize = 1024;
 
-/// Longest nap of a sending half that waits for room; the writer wakes it earlier.
+/// Longest time that a sending half sleeps while it waits for room; the writer wakes it earlier.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The time for which a `send` that waits for room reads before it looks for room again.
 const WAIT: Duration = Duration::from_millis(2);
 
-/// A connected socket, what is put around its bytes, and what waits to be written.
+/// A connected socket, its TLS, and the bytes that wait to be written.
 struct Wire {
     socket: TcpStream,
     /// The state of TLS. Locked for encryption and decryption alone, never while the socket may block.
@@ -69,7 +69,7 @@ struct Wire {
     outbox: Mutex<Outbox>,
     /// Tells the writer that there is something to do.
     work: Condvar,
-    /// Tells those who are counted in `Outbox::waiting` that the writer has done something.
+    /// Tells the threads counted in `Outbox::waiting` that the writer has done something.
     progress: Condvar,
     sent: AtomicU64,
     received: AtomicU64,
@@ -82,14 +82,14 @@ struct Outbox {
     held: usize,
     /// Bytes written since the start.
     written: u64,
-    /// TLS has something to say: an alert or new keys.
+    /// Whether TLS has something to send: an alert or new keys.
     flush: bool,
     closing: bool,
-    /// Threads that wait for progress. A signal costs a system call even if nobody waits.
+    /// Number of threads that wait for progress. It spares a signal without waiters, which would cost a system call.
     waiting: usize,
-    /// The writer has ended.
+    /// Whether the writer has ended.
     ended: bool,
-    /// Why it gave up, if it did.
+    /// Why the writer gave up, if it did.
     failure: Option<(ErrorKind, String)>,
 }
 
@@ -105,14 +105,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Wire {
-    /// Writes to the socket; may block. Bytes count before they are written, so that whoever has heard the peer's
-    /// answer to them finds them counted.
+    /// Writes to the socket; may block. Bytes are counted before they are written, so that they are counted by the
+    /// time the peer's answer to them arrives.
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         (&self.socket).write_all(bytes)
     }
 
-    /// Writes `piece` encrypted, and whatever else TLS has to say, by way of `records`.
+    /// Writes `piece` encrypted, and whatever else TLS has to send, with `records` as a buffer.
     fn encrypt(&self, tls: &Mutex<Connection>, piece: &[u8], records: &mut Vec<u8>) -> io::Result<()> {
         records.clear();
         let mut tls = lock(tls);
@@ -124,7 +124,7 @@ impl Wire {
         self.write(records)
     }
 
-    /// Writes `bytes`, of the outbox, in pieces.
+    /// Writes `bytes`, a buffer of the outbox, in pieces.
     fn deliver(&self, bytes: Vec<u8>, records: &mut Vec<u8>) -> io::Result<()> {
         let len = bytes.len();
         let mut noted = 0;
@@ -191,7 +191,7 @@ impl Wire {
         }
     }
 
-    /// Takes `bytes` into the outbox, or gives them back if there is no room. Errors: what the writer met.
+    /// Takes `bytes` into the outbox, or gives them back if there is no room. Errors: the failure of the writer.
     fn offer(&self, bytes: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
         let mut outbox = lock(&self.outbox);
         if outbox.ended || outbox.closing {
@@ -207,7 +207,7 @@ impl Wire {
         Ok(None)
     }
 
-    /// Waits for progress of the writer until `limit` has passed, or less.
+    /// Waits for progress of the writer, at most for `limit`.
     fn wait<'a>(&self, mut outbox: MutexGuard<'a, Outbox>, limit: Duration) -> MutexGuard<'a, Outbox> {
         outbox.waiting += 1;
         let waited = self.progress.wait_timeout(outbox, limit);
@@ -216,8 +216,8 @@ impl Wire {
         outbox
     }
 
-    /// Reads at least one byte from the socket until `deadline`. Errors: as [`crate::Link::recv`], or what the writer
-    /// met.
+    /// Reads at least one byte from the socket until `deadline`. Errors: as [`crate::Link::recv`], or the failure of
+    /// the writer.
     fn read_socket(&self, buf: &mut [u8], deadline: Instant) -> io::Result<usize> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -265,7 +265,7 @@ impl Reader {
         }
     }
 
-    /// Decrypts what has come off the wire into `buf`, as far as it reaches; 0 if more must come first.
+    /// Decrypts what has come off the wire into `buf`, as far as `buf` reaches. Returns 0 if more must come first.
     fn decrypt(&mut self, tls: &Mutex<Connection>, buf: &mut [u8]) -> io::Result<usize> {
         let mut tls = lock(tls);
         let mut filled = 0;
@@ -298,7 +298,7 @@ impl Reader {
 /// The meaning of an error of TLS after the handshake.
 fn bad_record(error: rustls::Error) -> io::Error {
     match error {
-        // The peer met what we have sent changed.
+        // The peer found that bytes of this party were changed on their way.
         rustls::Error::AlertReceived(alert) => {
             io::Error::new(ErrorKind::InvalidData, format!("the peer says so (alert {alert:?})"))
         }
@@ -330,8 +330,8 @@ impl TcpLink {
         TcpLink::over(stream, None, WireBytes::default(), read_timeout)
     }
 
-    /// A link over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` is what
-    /// the handshake took.
+    /// A link over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` has the
+    /// bytes of the handshake.
     pub(crate) fn over(
         socket: TcpStream,
         tls: Option<Connection>,
@@ -418,13 +418,13 @@ impl Link for TcpLink {
 
     fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
         let deadline = Instant::now() + limit;
-        // The inbox is empty where the buffer is not: `recv` fills the buffer only then.
+        // If the buffer has bytes, the inbox is empty: `recv` fills the buffer only then.
         self.inbox.extend(&self.buffer[self.read..self.end]);
         (self.read, self.end) = (0, 0);
         while self.inbox.len() < QUEUE_BYTES {
             match self.reader.read(&mut self.buffer, deadline) {
                 Ok(n) => self.inbox.extend(&self.buffer[..n]),
-                // The writer may have met a time-out as well; that one is an error.
+                // Before the deadline the time-out is the writer's, which is an error.
                 Err(e) if e.kind() == ErrorKind::TimedOut && Instant::now() >= deadline => return Ok(()),
                 Err(e) => return Err(e),
             }
@@ -458,10 +458,10 @@ impl Drop for TcpLink {
     }
 }
 
-/// The time that the writer may take, without progress, for those who wait for it.
+/// The time for which others wait for the writer without progress.
 struct Patience {
     since: Instant,
-    /// Bytes written then; `None` at first.
+    /// Bytes written at `since`; `None` at first.
     written: Option<u64>,
     timeout: Duration,
 }
@@ -483,7 +483,7 @@ impl Patience {
         Err(ErrorKind::TimedOut.into())
     }
 
-    /// Says whether to go on waiting at `now`, when `written` bytes are written.
+    /// Whether to go on waiting at `now`, when `written` bytes are written.
     fn lasts(&mut self, written: u64, now: Instant) -> bool {
         if self.written.is_none_or(|before| written - before >= PROGRESS_BYTES) {
             (self.since, self.written) = (now, Some(written));
@@ -558,7 +558,8 @@ impl SendHalf for Sender {
             }
             drop(self.wire.wait(outbox, patience.left()));
         };
-        // A writer that is stuck is released by closing the connection under it. Errors mean that it is closed.
+        // A writer that is stuck is released by closing the connection under it. An error means that the connection
+        // is closed already.
         let _ = self.wire.socket.shutdown(if stalled { Shutdown::Both } else { Shutdown::Write });
         let _ = thread.join();
         if stalled {
@@ -579,8 +580,8 @@ impl Drop for Sender {
 mod tests {
     use super::*;
 
-    /// A read whose socket is written at the same time may come back before its time is up, as the kernel counts
-    /// that in ticks.
+    /// A read of a socket that another thread writes may return before its time is up, because the kernel counts time
+    /// in ticks.
     #[test]
     fn a_slow_peer_is_no_silent_one() {
         const ALL: usize = 6 * QUEUE_BYTES;
@@ -611,7 +612,7 @@ mod tests {
             (now, written) = (now + almost, written + PROGRESS_BYTES);
             assert!(patience.lasts(written, now));
         }
-        // Less than that is no progress.
+        // One byte less is no progress.
         assert!(patience.lasts(written + PROGRESS_BYTES - 1, now + almost));
         assert!(!patience.lasts(written + PROGRESS_BYTES - 1, now + timeout));
     }

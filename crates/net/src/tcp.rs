@@ -21,7 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
 pub struct ConnectOptions {
     /// The time for which [`connect`] keeps trying, so that a client may start before its server listens.
     pub connect_timeout: Duration,
-    /// The time for which a read waits for the peer, and closing for a peer that does not read.
+    /// The time for which a read waits for the peer, and for which closing waits for a peer that does not read.
     pub read_timeout: Duration,
 }
 
@@ -41,7 +41,7 @@ pub fn connect(addr: impl ToSocketAddrs + Display, options: ConnectOptions) -> R
     TcpLink::new(stream, options.read_timeout).map_err(failed("connect"))
 }
 
-/// A connected stream, trying again for at most `patience`.
+/// Connects a stream, trying again for at most `patience`.
 pub(crate) fn dial(addr: impl ToSocketAddrs + Display, patience: Duration) -> Result<TcpStream, NetError> {
     let start = Instant::now();
     let given = addr.to_string();
@@ -61,14 +61,14 @@ pub(crate) fn dial(addr: impl ToSocketAddrs + Display, patience: Duration) -> Re
     }
 }
 
-/// One round over the addresses that `addr` stands for, at most `limit` for each; leaves the last one in `name`.
+/// Tries once each address that `addr` stands for, at most `limit` for each. Leaves the last one in `name`.
 fn attempt(addr: &impl ToSocketAddrs, name: &mut String, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(ErrorKind::AddrNotAvailable, "the name has no address");
     for addr in addr.to_socket_addrs()? {
         *name = addr.to_string();
         match TcpStream::connect_timeout(&addr, limit.max(Duration::from_millis(1))) {
-            // The system may draw the port as our own source port if nobody listens on it. The socket then connects
-            // to itself.
+            // If nobody listens on the port, the system may draw it as this socket's own source port. The socket then
+            // connects to itself.
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => last = ErrorKind::ConnectionRefused.into(),
             Ok(stream) => return Ok(stream),
             Err(e) => last = e,
@@ -101,7 +101,7 @@ impl Listener {
         TcpLink::new(self.accept_stream(limit)?, self.read_timeout).map_err(failed("accept"))
     }
 
-    /// Waits for a peer, for at most `limit` if there is one, and says nothing to it yet: for [`crate::tls::accept`].
+    /// Waits for a peer, for at most `limit` if there is one, and sends it nothing yet: for [`crate::tls::accept`].
     pub fn accept_stream(&self, limit: Option<Duration>) -> Result<TcpStream, NetError> {
         match limit {
             None => Ok(self.socket.accept().map_err(failed("accept"))?.0),
@@ -124,7 +124,7 @@ impl Listener {
         };
         self.socket.set_nonblocking(false).map_err(failed("accept"))?;
         let stream = stream?;
-        // Some systems let an accepted socket inherit the flag.
+        // On some systems an accepted socket inherits the non-blocking mode.
         stream.set_nonblocking(false).map_err(failed("accept"))?;
         Ok(stream)
     }

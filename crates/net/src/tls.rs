@@ -3,7 +3,8 @@
 //! There are no certificates and no authorities. The key exchange is X25519MLKEM768 and nothing else: a session
 //! recorded today stays closed to a quantum computer of tomorrow. Sessions are never resumed, so each has new keys
 //! and a new [`Link::exporter`]. The client decides about the server's key inside the handshake, before it shows its
-//! own; a server takes every key that is proved and decides afterwards ([`TlsLink::peer_key`], [`crate::Admission`]).
+//! own key. A server takes every key that is proved and decides afterwards ([`TlsLink::peer_key`],
+//! [`crate::Admission`]).
 
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
@@ -32,17 +33,18 @@ use crate::{Identity, Link, NetError, PublicKey};
 /// The step in errors of the handshake of TLS.
 const STEP: &str = "tls";
 
-/// Names the protocol inside TLS, so that a server of something else does not answer.
+/// The name of the protocol inside TLS, so that a server of another protocol does not answer.
 const PROTOCOL: &[u8] = b"waggle/1";
 
 /// Label of the exporter (RFC 5705).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-waggle-session";
 
 /// Connects to a listening peer as [`crate::tcp::connect`] does, encrypts the connection and proves `identity`. The
-/// handshake of TLS may take the read time-out in all. `trust` decides about the server's key.
+/// whole handshake of TLS may take at most the read time-out. `trust` decides about the server's key.
 ///
 /// Errors: [`NetError::Unreachable`]; [`NetError::Untrusted`] if `trust` says no, in which case the peer has learned
-/// nothing; [`NetError::Tls`] if the peer speaks no TLS or another one; [`NetError::Closed`], [`NetError::TimedOut`].
+/// nothing; [`NetError::Tls`] if the peer speaks no TLS or another version of it; [`NetError::Closed`],
+/// [`NetError::TimedOut`].
 pub fn connect(
     addr: impl ToSocketAddrs + Display,
     identity: &Identity,
@@ -60,7 +62,7 @@ pub fn connect(
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
-    // Not sent: keys are looked up by address, not by name.
+    // This name is not sent: keys are looked up by address, not by name.
     let name = ServerName::try_from("waggle").map_err(|e| tls(e.to_string()))?;
     let connection = ClientConnection::new(Arc::new(config), name).map_err(refused)?;
 
@@ -73,9 +75,10 @@ pub fn connect(
 }
 
 /// Encrypts the accepted, blocking `stream` and proves `identity` to the client. The client must prove a key of its
-/// own, which may be any. The handshake may take `handshake_timeout` in all, however slowly bytes come.
+/// own, which may be any. The whole handshake may take at most `handshake_timeout`, however slowly bytes come.
 ///
-/// Errors: [`NetError::Tls`] if the peer speaks no TLS or another one, [`NetError::Closed`], [`NetError::TimedOut`].
+/// Errors: [`NetError::Tls`] if the peer speaks no TLS or another version of it, [`NetError::Closed`],
+/// [`NetError::TimedOut`].
 pub fn accept(
     stream: TcpStream,
     identity: &Identity,
@@ -95,8 +98,8 @@ pub fn accept(
     TlsLink::handshake(connection.into(), stream, handshake_timeout, read_timeout)
 }
 
-/// A [`Link`] over an encrypted connection between two parties that know each other's key. In all else it is as
-/// [`crate::tcp::TcpLink`]: errors, time-outs, closing, and what a peer that does not read may hold.
+/// A [`Link`] over an encrypted connection between two parties that know each other's key. Errors, time-outs,
+/// closing, and the memory that a peer without reading may hold are as for [`crate::tcp::TcpLink`].
 ///
 /// A connection that ends without the farewell of TLS is closed like any other. Whether a session was complete is
 /// decided by [`Channel::confirm_transcript`](crate::Channel::confirm_transcript). A changed byte ends the link with
@@ -157,7 +160,7 @@ impl Link for TlsLink {
     }
 }
 
-/// Runs the handshake until `deadline`, which is `limit` after its start; returns what it took.
+/// Runs the handshake until `deadline`, which is `limit` after its start. Returns the bytes that it took.
 fn shake_hands(
     connection: &mut Connection,
     stream: &TcpStream,
@@ -188,7 +191,7 @@ fn shake_hands(
         }
         stream.set_read_timeout(Some(left()?)).map_err(failed)?;
         if peeked == 0 {
-            // Tells the user which program it is that speaks no TLS.
+            // These bytes tell the user which program speaks no TLS.
             peeked = match stream.peek(&mut first) {
                 Err(e) if retry(&e) => continue,
                 peeked => peeked.map_err(failed)?,
@@ -211,7 +214,7 @@ fn shake_hands(
 
 /// The meaning of a failed handshake with a peer that began with `first`.
 fn explain(error: rustls::Error, first: &[u8]) -> NetError {
-    // A record of a handshake or an alert.
+    // TLS begins with a record of a handshake or of an alert.
     if !matches!(first, [0x15 | 0x16, 3, ..]) {
         let first = first.escape_ascii();
         return tls(format!("the peer does not speak TLS, it begins with `{first}`; is one party run in plaintext?"));
@@ -269,7 +272,7 @@ fn verify(
     )
 }
 
-/// The half of a verifier that both have: raw keys of Ed25519, which signatures of TLS 1.3 prove.
+/// The methods that both verifiers share: raw Ed25519 keys, which signatures of TLS 1.3 prove.
 macro_rules! raw_keys_of_tls13 {
     () => {
         fn verify_tls12_signature(
@@ -300,7 +303,7 @@ macro_rules! raw_keys_of_tls13 {
     };
 }
 
-/// The client's view of the server's key.
+/// The client's verifier of the server's key.
 struct ServerKey {
     trust: Box<dyn Fn(&PublicKey) -> bool + Send + Sync>,
     /// The key that was not trusted.
@@ -333,7 +336,7 @@ impl ServerCertVerifier for ServerKey {
     raw_keys_of_tls13!();
 }
 
-/// The server's view of a client's key: any, if it is proved.
+/// The server's verifier of a client's key: any key will do, if it is proved.
 #[derive(Debug)]
 struct AnyClientKey;
 

@@ -7,7 +7,7 @@ use waggle_files::Forbidden;
 
 use crate::{KeyError, PublicKey};
 
-/// A list of keys has at most this many bytes.
+/// Most bytes of a list of keys.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// A client's record of a server.
@@ -15,9 +15,9 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 pub struct KnownServer {
     /// Address as the user gives it.
     pub address: String,
-    /// Its key.
+    /// The server's key.
     pub key: PublicKey,
-    /// The pin of the public part of its model, if there is one.
+    /// The pin of the public part of the server's model, if there is one.
     pub pin: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl KnownServers {
         Ok(servers)
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -74,10 +74,10 @@ impl KnownServers {
         })
     }
 
-    /// Writes down that the server at `address` has `key`. A key that differs from the known one discards the pin,
-    /// which was another server's.
+    /// Writes down that the server at `address` has `key`. A new key discards the pin, which belonged to the server
+    /// with the old key.
     ///
-    /// Errors: [`KeyError::File`], and those of [`KnownServers::read`] if the file has changed meanwhile.
+    /// Errors: [`KeyError::File`], and errors of [`KnownServers::read`] if the file has changed meanwhile.
     pub fn remember(&mut self, address: &str, key: PublicKey) -> Result<(), KeyError> {
         self.update(address, |known| match known {
             Some(known) if known.key == key => known,
@@ -92,7 +92,7 @@ impl KnownServers {
         self.update(address, |_| KnownServer { address: address.into(), key, pin: Some(pin.into()) })
     }
 
-    /// Replaces what is known of `address` in the file as it is now, in one step.
+    /// Reads the file again and replaces what it knows of `address`, in one step.
     fn update(
         &mut self,
         address: &str,

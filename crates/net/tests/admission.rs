@@ -1,4 +1,4 @@
-//! Answers of a server before the session, and a client's reading of them.
+//! Answers of a server before the session, and how a client reads them.
 
 use std::thread;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn busy_then_granted() {
     }
 }
 
-/// A client's error at these bytes.
+/// The error of a client that receives `bytes`.
 fn hear(bytes: &[u8]) -> NetError {
     let (mut client, mut server) = memory(BRIEF);
     server.send(bytes.to_vec()).unwrap();

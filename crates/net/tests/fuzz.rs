@@ -1,4 +1,4 @@
-//! Hostile bytes make no decoder of this crate panic, and none takes much memory. CONTRIBUTING, "Fuzzing".
+//! Hostile bytes make no decoder of this crate panic or take much memory. See CONTRIBUTING, "Fuzzing".
 
 use waggle_fuzz::link::{Recorded, frame};
 use waggle_fuzz::{Corpus, memory};
@@ -14,7 +14,7 @@ fn corpus(name: &str) -> Corpus {
 /// Memory that a decoder of a few bytes may hold beside its result: tables of the ledger, texts of errors.
 const SLACK: usize = 64 << 10;
 
-/// Shakes hands with a peer that sends `bytes` and nothing else; also returns what it was sent.
+/// Shakes hands with a peer that sends `bytes` and nothing else. Also returns the bytes that the peer was sent.
 fn shake(hello: &Handshake, bytes: Vec<u8>) -> (Result<Vec<handshake::Field>, NetError>, Vec<u8>) {
     let peer = Recorded::new(bytes);
     let kept = peer.kept();
@@ -26,7 +26,7 @@ fn shake(hello: &Handshake, bytes: Vec<u8>) -> (Result<Vec<handshake::Field>, Ne
 fn fuzz_handshake() {
     waggle_fuzz::target!(corpus("handshake"), |bytes: &[u8]| {
         let ((outcome, _), memory) = memory::peak(|| shake(&Handshake::new(), frame("handshake", bytes)));
-        // The message, its fields, a copy of either for the list of differences.
+        // Room for the message, its fields, and a copy of each for the list of differences.
         assert!(memory < 4 * handshake::MAX_BYTES + SLACK, "{memory} bytes");
         match outcome {
             Ok(fields) => {
@@ -106,7 +106,7 @@ fn fuzz_public_key() {
     });
 }
 
-/// Reads `bytes` as the file that `read` takes; errors must say where and be fit for a terminal.
+/// Reads `bytes` as the file that `read` takes. Errors must name the place and be fit for a terminal.
 fn read_file<T>(
     dir: &std::path::Path,
     bytes: &[u8],
@@ -114,7 +114,7 @@ fn read_file<T>(
 ) -> Option<T> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let path = dir.join("file");
-    // A list that was written anew has another mode.
+    // A list that was rewritten has other permissions, so the file is made anew.
     let _ = std::fs::remove_file(&path);
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).expect("a file");

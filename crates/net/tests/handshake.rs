@@ -1,4 +1,4 @@
-//! Both parties agree, or both say on what they do not.
+//! Both parties agree, or both say on what they disagree.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use waggle_net::{Channel, Field, HEADER_BYTES, Handshake, Link, NetError, Role};
 
 type Outcome = Result<Vec<Field>, NetError>;
 
-/// The outcome on both sides, over memory and over TCP.
+/// The outcomes of client and server, over memory and then over TCP.
 fn meet(client: &Handshake, server: &Handshake) -> [(Outcome, Outcome); 2] {
     [memory(PATIENCE), tcp(PATIENCE)].map(|pair| {
         let client = client.clone();
@@ -157,7 +157,7 @@ fn our_own_list_is_checked_too() {
             h.agree(&format!("{i:0width$}", width = MAX_NAME_BYTES), "v".repeat(value))
         })
     };
-    // As many fields as there may be, and as long ones.
+    // The most fields, and the longest value.
     let full = list(MAX_FIELDS, (MAX_BYTES - 10) / MAX_FIELDS - 5 - MAX_NAME_BYTES);
     for most in [&full, &list(1, MAX_VALUE_BYTES)] {
         for (c, s) in meet(most, most) {

@@ -1,4 +1,5 @@
-//! Peers that vanish, stall or send anything: the right error within the time-out, on memory and on TCP.
+//! Peers that vanish, stall or send anything: the channel reports the right error within the time-out, over memory
+//! and over TCP.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -11,15 +12,15 @@ use waggle_net::{Channel, Link, NetError, Role};
 /// The peer's behaviour after its bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
-    /// Nothing, and the answer does not depend on it.
+    /// The peer does nothing, and the result does not depend on it.
     Open,
-    /// Nothing until the time-out.
+    /// The peer does nothing until the time-out.
     Silence,
-    /// The end.
+    /// The peer closes the link.
     Farewell,
 }
 
-/// The results of a channel with a peer that sends `bytes`, on memory and on TCP.
+/// The results of a channel with a peer that sends `bytes`, over memory and over TCP.
 fn receive(
     bytes: &[u8],
     then: Then,
@@ -126,7 +127,7 @@ fn faults_of_the_peer() {
         let outcome = |fault, timeout| {
             let (a, b) = pair(timeout);
             let mut c = Channel::new(Role::Client, Faulty::new(a, fault));
-            // With the connection cut, the faulty party itself may learn of it.
+            // If the connection is cut, the faulty party itself may get an error.
             let _ = c
                 .send("first", &[1; 10])
                 .and_then(|()| c.send("second", &vec![2; LEN]))
@@ -149,7 +150,7 @@ fn faults_of_the_peer() {
             let expected = if offset < 4 { "length" } else { "unexpected" };
             assert_eq!(kind(outcome(Fault::Corrupt(offset), PATIENCE).0), expected);
         }
-        // The channel does not authenticate: a changed payload arrives changed, and only there.
+        // The channel does not authenticate: a changed payload arrives changed, and nothing else does.
         let (first, second) = outcome(Fault::Corrupt(9), PATIENCE);
         assert_eq!(first.unwrap(), [1, !1, 1, 1, 1, 1, 1, 1, 1, 1]);
         assert!(second.unwrap().unwrap() == vec![2; LEN]);

@@ -1,4 +1,4 @@
-//! An account counts every byte, flow and second once, where it belongs.
+//! The ledger counts every byte, flow and second once, in the right account.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn a_division_keeps_the_sum_and_says_what_it_divided() {
         ledger.book(Direction::ClientToServer, 7);
         ledger.set_phase(phase);
         let before = ledger.phase_total(Phase::Offline).untimed();
-        // 2 : 4 : 1; what rounding leaves goes to the largest remainder.
+        // The shares are 2 : 4 : 1. What rounding leaves goes to the largest remainder.
         let shares = [("layer 0/gelu", 2), ("layer 1/gelu", 4), ("head", 1)];
         ledger.divide(Phase::Offline, if kind == "linear" { &[] } else { &shares });
         assert_eq!(ledger.phase_total(Phase::Offline).untimed(), before);
@@ -60,7 +60,7 @@ fn a_division_keeps_the_sum_and_says_what_it_divided() {
 #[test]
 fn flows_are_changes_of_direction() {
     let ledger = example();
-    // Client; server, client; server, client.
+    // The flows go client; server, client; server, client.
     assert_eq!(ledger.total().flows, 5);
     assert_eq!(ledger.phase_total(Phase::Prefill).flows, 4);
 }
@@ -76,7 +76,7 @@ fn untimed_accounts_carry_messages_and_no_times() {
     assert_eq!((sum.time, sum.cpu), (Duration::ZERO, Duration::ZERO));
 }
 
-/// Keeps this thread busy until the process has spent `time` more; the wall-clock time that took.
+/// Keeps this thread busy until the process has spent `time` more. Returns the wall-clock time that this took.
 fn burn(time: Duration) -> Duration {
     let (cpu, wall) = (process_cpu_time().unwrap(), Instant::now());
     while process_cpu_time().unwrap() < cpu + time {
@@ -113,7 +113,8 @@ fn cpu_time_goes_to_the_scope_that_used_it() {
     assert!(account(Phase::Offline, "layer/busy").time >= wall);
     assert!(account(Phase::Offline, "layer/busier").cpu >= 3 * BUSY);
     assert!(account(Phase::Decode, "layer/busier").cpu >= 2 * BUSY);
-    // Other tests of this process may run meanwhile; a parent that was charged for its children would have all of it.
+    // Other tests of this process may run meanwhile, so outer accounts may have some time. An outer account that was
+    // charged for nested ones would have all of theirs.
     let nested = account(Phase::Offline, "layer/busy").cpu + account(Phase::Offline, "layer/busier").cpu;
     assert!(account(Phase::Offline, "layer").cpu < nested / 2);
     assert!(account(Phase::Offline, "").cpu < nested / 2);
@@ -134,7 +135,7 @@ fn an_exchange_adds_one_flow() {
     let mut ledger = Ledger::default();
     ledger.book_exchange([3, 4]);
     assert_eq!(ledger.total().flows, 2, "the first message of a session counts");
-    // Whoever sent last, its message of the exchange follows at once.
+    // The message of the party that sent last continues its flow.
     for (flows, direction) in [(3, Direction::ServerToClient), (4, Direction::ClientToServer)] {
         ledger.book(direction, 1);
         ledger.book_exchange([3, 4]);

@@ -1,4 +1,4 @@
-//! Duties of every link to its channel: framing, equal ledgers, no deadlock, no lost last message.
+//! What a channel demands of every link: framing, equal ledgers, no deadlock, no lost last message.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
@@ -8,7 +8,7 @@ use crate::common::*;
 use waggle_net::tcp::{ConnectOptions, TcpLink, connect, listen};
 use waggle_net::{Channel, Entry, HEADER_BYTES, Link, NetError, Phase, Role};
 
-/// Lengths around the sizes at which the channel and the links change their ways.
+/// Lengths around the sizes at which the channel and the links treat messages differently.
 const LENGTHS: [usize; 9] = [0, 1, 7, 65_535, 65_536, 65_537, (256 << 10) - 8, 256 << 10, (1 << 20) + 3];
 
 #[test]
@@ -92,7 +92,7 @@ fn the_last_message_survives_the_drop() {
                 c.send("large", &noise(LEN, 1))
             },
             |mut s| {
-                // The client has long dropped its end when we begin to read.
+                // The client has long dropped its end when the server begins to read.
                 thread::sleep(Duration::from_millis(50));
                 assert_eq!(s.recv("small", 24)?, b"held back until the drop");
                 assert!(s.recv("large", LEN)? == noise(LEN, 1), "{name}");
@@ -164,14 +164,14 @@ fn a_failed_write_surfaces() {
     };
     assert!(matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset), "{error}");
 
-    // A channel that only waits for the answer learns of it as well, and at once.
+    // A channel that only waits for the answer learns of the lost connection as well, and at once.
     let (link, raw) = tcp_raw(PATIENCE);
     drop(raw);
     let mut channel = Channel::new(Role::Server, link);
     channel.send("lost", &[0; 1000]).unwrap();
     assert_eq!(kind(channel.recv("answer", 1)), "closed");
 
-    // Even if the peer is alive and silent: here our own sending side is shut under the link.
+    // It learns of a failed write even if the peer is alive and silent: here the sending side is shut under the link.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (_peer, _) = listener.accept().unwrap();
@@ -208,7 +208,7 @@ fn nobody_listens() {
     assert!(start.elapsed() < PATIENCE);
     let said = |addr: String| connect(addr, options).map(|_| ()).unwrap_err().to_string();
     assert!(said("no address at all".into()).starts_with("cannot connect to no address at all after 0."));
-    // A name is given as the user knows it, and as what it stands for.
+    // The error gives a name as the user wrote it, and the address that it stands for.
     let name = format!("localhost:{}", addr.port());
     assert!(said(name.clone()).starts_with(&format!("cannot connect to {name} (")), "{}", said(name));
 }

@@ -1,10 +1,10 @@
-//! A link is measured as it is. A busy machine may make it seem slower, never faster.
+//! A measurement finds the shape of the link. A busy machine may make the link seem slower, never faster.
 
 use waggle_net::{Channel, HEADER_BYTES, LinkShape, Measured, NetError, Traffic, measure};
 
 use crate::common::*;
 
-/// What both parties find on a link, and what it took, which they count alike.
+/// What both parties find on a link, and the traffic of the measurement, which both count alike.
 fn found(pair: Pair, known: Option<Measured>) -> (Measured, Traffic) {
     let one = |mut channel: Channel, known| {
         let found = measure(&mut channel, known).unwrap();
@@ -23,7 +23,7 @@ fn a_shaped_link_is_found() {
         let measured = (0..1000).map(|_| found(shaped(tcp(PATIENCE), name.parse().unwrap()), None));
         let (measured, traffic) = measured.into_iter().find(|(measured, _)| measured.shape == grid).expect(name);
         assert!(measured.bursts > 2, "{name}: {measured:?}");
-        // A rehearsal takes what the measurement took.
+        // A rehearsal has the traffic of the measurement.
         assert_eq!(found(memory(PATIENCE), Some(measured)), (measured, traffic));
     }
     let (measured, traffic) = found(memory(PATIENCE), None);
@@ -35,7 +35,7 @@ fn a_shaped_link_is_found() {
 fn parties_that_lie_are_refused() {
     const BURSTS: [usize; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 1 << 20, 1 << 20];
     type Lie = (&'static str, usize, &'static [usize], &'static [u8]);
-    // After so many pings and these bursts the server sends this.
+    // A lie: the kind of error, the number of pings and the bursts before the lie, and what the server then sends.
     let lies: [Lie; 7] = [
         ("malformed", 0, &[], &[11, 0]),
         ("malformed", 0, &[], &[0, 8]),

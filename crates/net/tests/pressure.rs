@@ -17,14 +17,14 @@ const SHORT: Duration = Duration::from_secs(2);
 /// wakes a writer only when a third of its socket's buffer is free.
 const LONG: Duration = Duration::from_secs(15);
 
-/// The sockets' buffers, for one test at a time: Linux makes those of a socket smaller while others are full, drops
-/// what they cannot take, and tries again ever later.
+/// The right to fill sockets' buffers, for one test at a time: while some buffers are full, Linux shrinks those of
+/// other sockets, drops what they cannot take, and retries ever later.
 fn buffers() -> MutexGuard<'static, ()> {
     static BUFFERS: Mutex<()> = Mutex::new(());
     BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends pieces of 1 MiB until one fails; how many were taken, and the error.
+/// Sends pieces of 1 MiB until one fails. Returns how many were taken, and the error.
 fn pour(link: &mut dyn Link) -> (usize, ErrorKind) {
     for taken in 0..1024 {
         if let Err(e) = link.send(vec![1; MIB]) {
@@ -53,7 +53,7 @@ fn a_peer_that_never_reads_holds_at_most_the_limit() {
     check("tls", &mut link, 64);
     drop(silent);
 
-    // A shaped link has a queue of its own before that of the link; its writer waits in the link's.
+    // A shaped link has a queue of its own in front of the inner link's queue, on which its writer waits.
     let (link, raw) = tcp_raw(SHORT);
     let fast = LinkShape { bytes_per_second: 8_000_000_000, round_trip: Duration::ZERO };
     let mut link = Shaped::new(link, fast).unwrap();
@@ -123,7 +123,7 @@ fn reading_ahead_keeps_the_order() {
         a.send(words.clone()).unwrap();
         let mut heard = vec![0; words.len()];
         let mut at = 0;
-        // Reads of all sizes, between them some ahead.
+        // Reads of all sizes, with some reading ahead between them.
         for (i, len) in [1, 7, 30_000, 100, 65_536, 1, 200_000, 64].into_iter().enumerate() {
             if i % 2 == 1 {
                 b.read_ahead(Duration::from_millis(5)).unwrap();
@@ -208,7 +208,7 @@ fn words_of_a_hostile_alert_are_printable() {
         let NetError::PeerRejected { theirs, .. } = error else { panic!("{error:?}") };
         assert!(theirs.starts_with(printed) && !theirs.contains('\x1b'), "{theirs:?}");
     }
-    // One that is too long is no alert.
+    // A frame that is too long is no alert.
     let (mut peer, link) = memory_pair(BRIEF);
     peer.send(frame("alert", u32::MAX, &[])).unwrap();
     assert_eq!(kind(Channel::new(Role::Client, link).recv("step", 1)), "unexpected");
@@ -224,7 +224,7 @@ fn short_time_outs_are_printed_right() {
 #[test]
 fn what_is_sent_ahead_crosses_under_the_work_of_the_peer() {
     let _alone = buffers();
-    // More than the sockets take, and less than is read ahead.
+    // More bytes than the sockets take, and fewer than the most that is read ahead.
     const AHEAD: usize = 40 * MIB;
     for pair in [tcp(PATIENCE), tls(PATIENCE)] {
         let (crossed, wait) = mpsc::channel();

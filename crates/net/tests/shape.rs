@@ -47,7 +47,7 @@ fn predictions() {
 #[test]
 fn never_faster_than_predicted() {
     let shape = LinkShape { bytes_per_second: 20_000_000, round_trip: Duration::from_millis(10) };
-    // The client's bursts have one message below a piece, one of several pieces and an odd rest.
+    // Each burst of the client has one message below the size of a piece, and one of several pieces and an odd rest.
     let ping_pong = move |mut channel: Channel| -> Result<(Duration, Duration), NetError> {
         let start = Instant::now();
         for round in 0..4 {

@@ -13,7 +13,7 @@ use waggle_net::{Channel, Identity, Link, NetError, PublicKey, Role};
 
 const OPTIONS: ConnectOptions = ConnectOptions { connect_timeout: PATIENCE, read_timeout: PATIENCE };
 
-/// A server that accepts one client; how that went.
+/// Starts a server that accepts one client. Returns its address, and a thread with the result.
 fn server(identity: Arc<Identity>) -> (SocketAddr, JoinHandle<Result<TlsLink, NetError>>) {
     let listener = listen("127.0.0.1:0", PATIENCE).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -113,7 +113,8 @@ fn a_trickling_handshake_is_cut() {
     let listener = listen("127.0.0.1:0", PATIENCE).unwrap();
     let mut raw = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let trickle = thread::spawn(move || {
-        // The head of a record of 512 bytes, and then a byte at a time: each would extend a time-out per read.
+        // The head of a record of 512 bytes, and then one byte at a time. Each byte would extend a time-out that
+        // counts per read.
         for byte in [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc].into_iter().chain(std::iter::repeat_n(0, 500)) {
             if raw.write_all(&[byte]).is_err() {
                 return;
@@ -128,7 +129,7 @@ fn a_trickling_handshake_is_cut() {
     trickle.join().unwrap();
 }
 
-/// A proxy that inverts the lowest bit of byte `at` of what the client sends, and passes on everything else.
+/// A proxy that inverts the lowest bit of the client's byte number `at`, and passes on everything else unchanged.
 fn proxy(server: SocketAddr, at: u64) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -159,8 +160,8 @@ fn proxy(server: SocketAddr, at: u64) -> SocketAddr {
 
 #[test]
 fn a_changed_byte_ends_the_session() {
-    // The client's handshake has some 1.5 kB; the rest are records. Inside the session, both parties say what
-    // happened.
+    // The client's handshake has some 1.5 kB; the rest are records. Within the session both parties report the
+    // change.
     for (at, inside) in [(3, false), (700, false), (5_000, true), (60_001, true)] {
         let host = identity();
         let (addr, accepted) = server(host.clone());
@@ -219,14 +220,14 @@ fn a_cut_without_farewell_is_closed() {
 fn the_wire_carries_more_than_the_ledger() {
     let talk = |mut channel: Channel| {
         channel.exchange("words", &noise(100_000, 3), 100_000).unwrap();
-        // Whoever has heard this has sent the words before; of its own answer the thread that writes may still hold
-        // the eight bytes.
+        // A party that has received this message has written all its words, because the peer sent it after them. Only
+        // the eight bytes of its own message may still wait for the writer thread.
         channel.exchange("end", &[], 0).unwrap();
         (channel.wire_bytes().unwrap(), channel.ledger().total())
     };
     let ((client, ledger), (server, _)) = run(tls(PATIENCE), talk, talk);
     assert!(client.sent > ledger.bytes_client_to_server && server.sent > ledger.bytes_server_to_client);
-    // The handshake, with keys of the post-quantum exchange, and 22 bytes a record.
+    // TLS adds the handshake, with keys of the post-quantum exchange, and 22 bytes for each record.
     assert!(client.sent < ledger.bytes_client_to_server + 4_000, "{client:?} {ledger:?}");
     let ((plain, ledger), _) = run(tcp(PATIENCE), talk, talk);
     for (wire, counted) in

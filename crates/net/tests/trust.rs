@@ -1,4 +1,4 @@
-//! Files of keys: what is written can be read, and nothing wrong in them is passed over.
+//! Files of keys: what is written can be read, and every fault in them is reported.
 
 use std::fs;
 
@@ -84,7 +84,7 @@ fn servers_are_remembered() {
     assert_eq!(known("a:1"), Some(KnownServer { address: "a:1".into(), key: key(1), pin: Some("pinned".into()) }));
     servers.remember("a:1", key(3)).unwrap();
     assert_eq!(known("a:1"), Some(KnownServer { address: "a:1".into(), key: key(3), pin: None }));
-    // Comments and what another process wrote meanwhile stay.
+    // Comments stay, and so does what another process wrote meanwhile.
     fs::write(&path, format!("# mine\n\nc:3 {}\n", key(4))).unwrap();
     servers.remember("a:1", key(5)).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), format!("# mine\n\nc:3 {}\na:1 {}\n", key(4), key(5)));
@@ -111,7 +111,8 @@ fn lists_of_clients() {
     assert!(matches!(AllowList::read(&path), Err(KeyError::Line { line: 2, .. })));
 }
 
-/// Results of both parties after some words and a comparison, where `fault` happens to the client's bytes.
+/// Results of both parties after some messages and a comparison of transcripts, where `fault` happens to the client's
+/// bytes.
 fn compare(pair: Pair, fault: Option<Fault>) -> [Result<(), NetError>; 2] {
     let party = |mut channel: Channel| {
         let step = if channel.role() == Role::Client {
@@ -147,7 +148,7 @@ fn a_changed_session_does_not_pass() {
         for pair in [memory(BRIEF), tcp(BRIEF)] {
             let [client, server] = compare(pair, Some(Fault::Corrupt(at)));
             assert_eq!(kind(server), "transcript", "byte {at}");
-            // Where the digest alone is changed, the client has seen nothing wrong: that is the server's to say.
+            // If only the digest is changed, the client has seen nothing wrong: only the server can report it.
             assert_eq!(kind(client), if at < 50_124 { "transcript" } else { "ok" }, "byte {at}");
         }
     }

@@ -1,8 +1,8 @@
 //! The public parts of a model, which the client has itself.
 //!
-//! Which parts are public only the server says, and a client has only those of a directory of its own. So each states
-//! digests in the handshake: the server those of its public parts, the client those of all parts of its directory.
-//! Both compare them, and end the session before anything else is sent if one differs ([`BaseError`]).
+//! Only the server says which parts are public, and a client has only the parts in a directory of its own. So each
+//! party states digests in the handshake: the server those of its public parts, the client those of all parts of its
+//! directory. Both compare them, and end the session before anything else is sent if one differs ([`BaseError`]).
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use waggle_net::{Field, Handshake};
 
 use crate::Error;
 
-/// The name of what a server states of its public parts.
+/// The field of the handshake in which a server states its public parts.
 const PUBLIC: &str = "public";
-/// The name of a client's digests.
+/// The field of the handshake with a client's digests.
 const BASE: &str = "base";
-/// The step in which both are told.
+/// The step in which both fields are told.
 const STEP: &str = "handshake";
 
 /// Public parts on which two parties do not agree.
@@ -27,7 +27,7 @@ pub enum BaseError {
     /// A client without the public parts.
     #[error("`{parts}` of the server's model is public, and the client has none of it")]
     Missing {
-        /// The parts.
+        /// The public parts that the client lacks.
         parts: String,
     },
     /// A client that has parts of which the server says that they are its own.
@@ -38,9 +38,9 @@ pub enum BaseError {
     Differs {
         /// The part.
         part: ModelPart,
-        /// The digest of the client's.
+        /// The digest of the client's part.
         client: String,
-        /// The digest of the server's.
+        /// The digest of the server's part.
         server: String,
     },
     /// A client's directory that holds another model.
@@ -59,19 +59,19 @@ pub struct Disclosure {
 }
 
 impl Disclosure {
-    /// Of a model whose weights are not known, for plans.
+    /// The disclosure of a model whose weights are not known, for plans.
     pub fn planned(disclosed: Disclosed, spec: &ModelSpec) -> Self {
         let digests = PartDigests::unknown(spec.layers()).of(&disclosed.parts);
         Disclosure { disclosed, digests }
     }
 
-    /// As JSON, unless it says nothing.
+    /// The disclosure as JSON, unless it says nothing.
     pub(crate) fn stated(&self) -> Result<Option<String>, Error> {
         let json = || serde_json::to_string(self).map_err(|e| waggle_model::ConfigError::Json(e.to_string()));
         Ok((!self.disclosed.is_nothing()).then(json).transpose()?)
     }
 
-    /// Adds it to a server's handshake.
+    /// Adds the disclosure to a server's handshake.
     pub(crate) fn tell(&self, hello: Handshake) -> Result<Handshake, Error> {
         Ok(match self.stated()? {
             Some(text) => hello.tell(PUBLIC, text),
@@ -79,7 +79,7 @@ impl Disclosure {
         })
     }
 
-    /// Compares it with what a client has.
+    /// Compares the disclosure with what a client has.
     fn compare(&self, base: Option<&PartDigests>) -> Result<(), BaseError> {
         let parts = &self.disclosed.parts;
         let base = match base {
@@ -101,7 +101,7 @@ impl Disclosure {
         Ok(())
     }
 
-    /// On the server: compares it with the fields of a client.
+    /// On the server: compares the disclosure with the fields of a client.
     pub(crate) fn check_client(&self, theirs: &[Field]) -> Result<(), Error> {
         Ok(self.compare(read::<PartDigests>(theirs, BASE)?.as_ref())?)
     }
@@ -120,7 +120,7 @@ impl Base {
     /// The model in `files`, all of which is read once.
     ///
     /// # Errors
-    /// By the tensor, if one is missing or has another shape.
+    /// An error that names the tensor, if one is missing or has another shape.
     pub fn new(files: ModelFiles) -> Result<Self, Error> {
         let ModelFiles { spec, checkpoint, .. } = files;
         let digests = checkpoint.digests(&spec)?;
@@ -131,7 +131,7 @@ impl Base {
     /// rehearsal of an opening.
     pub(crate) fn rehearsed(spec: &ModelSpec, disclosure: &Disclosure) -> Option<Self> {
         let Disclosure { disclosed, digests } = disclosure;
-        // Digests have one length, and those of other parts do not matter.
+        // All digests have one length, and the digest of a part that is not public does not matter.
         let fill = |digest: &str| if digest.is_empty() { "0".repeat(64) } else { digest.to_owned() };
         let PartDigests { embedding, head, layers } = digests;
         let layers = layers.iter().map(|digest| fill(digest)).collect();
@@ -139,7 +139,7 @@ impl Base {
         (!disclosed.parts.is_empty()).then(|| Base { spec: spec.clone(), checkpoint: None, digests })
     }
 
-    /// Adds its digests to a client's handshake.
+    /// Adds the digests of the base to a client's handshake.
     pub(crate) fn tell(base: Option<&Self>, hello: Handshake) -> Result<Handshake, Error> {
         let Some(base) = base else { return Ok(hello) };
         let text =
@@ -174,7 +174,7 @@ fn read<T: for<'de> Deserialize<'de>>(fields: &[Field], name: &str) -> Result<Op
 mod tests {
     use super::*;
 
-    /// Whatever a server states: a part without a digest is not the client's.
+    /// A part without a digest is never the client's, whatever a server states.
     #[test]
     fn a_part_without_a_digest_differs() {
         let base = PartDigests::unknown(3);

@@ -1,4 +1,4 @@
-//! The columns of a process that multiplies for a server.
+//! The matrices of a process that multiplies with some of their columns for a server.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use waggle_protocols::{FixedLoader, FixedMatrix, Spread};
 use crate::Error;
 
 /// All matrices, loaded for `policy`, in the order of their numbers, for a process that multiplies by some columns.
-/// They are read when they are multiplied. Every process of `spread` loads the model at the same time, because
-/// together they find the largest entries.
+/// The entries are read when they are multiplied. Every process of `spread` loads the model at the same time, because
+/// the processes find the largest entries together.
 ///
 /// # Errors
-/// Those of [`ServerBuilder::load`](crate::party::ServerBuilder::load), and [`waggle_protocols::Error::Spread`].
+/// Errors of [`ServerBuilder::load`](crate::party::ServerBuilder::load), and [`waggle_protocols::Error::Spread`].
 pub fn all_matrices(
     policy: &PolicySpec,
     files: &ModelFiles,

@@ -31,7 +31,7 @@ pub enum Error {
         /// The number of parties of the server's sessions.
         server: u32,
     },
-    /// The model, a file, an engine or an operation.
+    /// A failure of the model, a file, an engine or an operation.
     #[error(transparent)]
     Model(#[from] waggle_model::Error),
     /// A value left the range of an operation in the run before the model is served.
@@ -123,7 +123,7 @@ pub enum Error {
     /// Texts that cannot be read side by side.
     #[error("text {text} is not of the kind and the length of the first, so that they cannot be read side by side")]
     Unlike {
-        /// Its number, from one; 0 if there is no text.
+        /// Number of the text, from one; 0 if there is no text.
         text: usize,
     },
     /// A prompt that does not fit its padded length.
@@ -152,10 +152,10 @@ pub enum Error {
         /// The client's choice.
         got: bool,
     },
-    /// A client has had of something as much as it may.
+    /// A client asks for more of something than it may have in all sessions together.
     #[error("{wanted} more {what} would exceed the {limit} that this key may have in all; it has had {used}")]
     Quota {
-        /// Of what.
+        /// The counted things, in the plural.
         what: &'static str,
         /// The amount that it has had.
         used: u64,
@@ -171,19 +171,19 @@ pub enum Error {
         tokens: usize,
         /// Layers of the model.
         layers: usize,
-        /// Their cost, see [`crate::party::Request::planning_steps`].
+        /// The steps of planning, see [`crate::party::Request::planning_steps`].
         steps: usize,
         /// [`crate::party::MAX_PLANNING_STEPS`].
         limit: usize,
     },
-    /// A turn of a session that was kept busy with planning for long enough.
+    /// A turn whose planning would exceed what one session may plan.
     #[error("this session has planned {spent} steps, and {steps} more are beyond its {limit}: begin another session")]
     SessionPlanning {
         /// Steps so far.
         spent: usize,
-        /// Those of the turn.
+        /// Steps of the turn.
         steps: usize,
-        /// The most.
+        /// The most steps of a session.
         limit: usize,
     },
     /// A conversation with a server that allows none.
@@ -194,15 +194,15 @@ pub enum Error {
     TimeUp {
         /// The failure that broke it.
         source: Box<Error>,
-        /// The limit.
+        /// The limit in seconds.
         limit: f64,
-        /// The seconds that it took.
+        /// The seconds that the session took.
         took: f64,
     },
     /// The helper refuses to deal.
     #[error("the helper refuses: {reason}")]
     HelperRefused {
-        /// Its words.
+        /// The helper's words.
         reason: String,
     },
     /// A helper that does not know this party's key.
@@ -217,7 +217,7 @@ pub enum Error {
         parties[0], parties[1]
     )]
     KeysAlike {
-        /// Whose.
+        /// The two parties with one key.
         parties: [&'static str; 2],
     },
     /// Halves of weights where nothing is encrypted.
@@ -235,13 +235,13 @@ pub enum Error {
     /// The server refuses a request.
     #[error("the server refuses: {reason}")]
     Refused {
-        /// Its words.
+        /// The server's words.
         reason: String,
     },
     /// The client cannot keep or use its part of a pool.
     #[error("the client gives up: {reason}")]
     Withdrawn {
-        /// Its words.
+        /// The client's words.
         reason: String,
     },
     /// The file of a pool cannot be used or made.
@@ -260,7 +260,7 @@ pub enum Error {
     Net(#[from] waggle_net::NetError),
 }
 
-/// Failures of the model's.
+/// Makes an [`Error::Model`] of each of these errors.
 macro_rules! of_the_model {
     ($($error:ty),*) => {$(
         impl From<$error> for Error {
@@ -280,7 +280,7 @@ impl From<waggle_protocols::Error> for Error {
 }
 
 impl Error {
-    /// The failure of the link behind this one, if it is one: outside the operations or in one.
+    /// The failure of the link that caused this error, if one did, whether in an operation or outside of all.
     pub fn net(&self) -> Option<&waggle_net::NetError> {
         match self {
             Error::Net(error) => Some(error),
@@ -290,7 +290,7 @@ impl Error {
         }
     }
 
-    /// The error with the file that it is about, if it is one of a pool without its file.
+    /// This error with the file that it is about, if it is an error of a pool that lacks the file.
     pub(crate) fn pool_at(self, path: &Path) -> Error {
         match self {
             Error::Pool(source) => source.at(path),
@@ -300,7 +300,7 @@ impl Error {
 }
 
 impl PoolError {
-    /// The error with the file that it is about.
+    /// This error with the file that it is about.
     pub fn at(self, path: &Path) -> Error {
         Error::PoolFile { path: path.into(), source: self }
     }

@@ -7,7 +7,7 @@ use waggle_tokenizer::ChatTemplate;
 
 use crate::Error;
 
-/// Hears of everything that happens, in order, and says how to go on.
+/// A closure that hears of every event in order, and says how the session goes on.
 pub type Watch<'a> = dyn FnMut(Event<'_>) -> Flow + 'a;
 
 /// Watches nothing.
@@ -16,7 +16,7 @@ pub fn nobody(_: Event<'_>) -> Flow {
 }
 
 /// Something that happens in a session, before it or after it. A session itself tells of the first variants, its
-/// server of those after them, and who runs a client or a study of the last ones.
+/// server of the next ones, and whoever runs a client or a study tells of the last ones.
 #[non_exhaustive]
 pub enum Event<'a> {
     /// Asked before each step, and while a plan is made: [`Flow::Abandon`] ends the session with
@@ -24,9 +24,9 @@ pub enum Event<'a> {
     GoesOn,
     /// The parties agree on what they run, and set up base OTs.
     Setup,
-    /// The offline phase begins: this party's correlations will take so many bytes of a temporary file, at most.
+    /// The offline phase begins: this party's correlations will take at most this many bytes of a temporary file.
     Room(u64),
-    /// The offline phase of a two-phase session is so far.
+    /// The progress of the offline phase of a two-phase session.
     Prepared(Made),
     /// A step begins.
     Begins(Step),
@@ -43,24 +43,25 @@ pub enum Event<'a> {
     /// A pass is over, and another one follows. The function says what the session took until here.
     Passed(&'a mut dyn FnMut() -> Phases),
 
-    /// A client asks for a session in which so many positions go through the model, guesses among them. Nothing was
+    /// A client asks for a session in which this many positions, guesses included, go through the model. Nothing was
     /// planned or claimed for it yet; [`Flow::Refuse`] is the server's verdict.
     Asked(u64),
-    /// So many positions go through the model in the step that begins, of those that were asked for.
+    /// Positions, of those that were asked for, that go through the model in the step that begins.
     Shown(u64),
-    /// Nothing runs until the client of a conversation asks for something; or it has asked.
+    /// Whether the server of a conversation is idle: true when it begins to wait for a command, false when one has
+    /// come.
     Idle(bool),
     /// The client of a conversation, who says nothing, shows that it is there.
     Stays,
-    /// The helper lacks halves of weights, of so many bytes, which it gets now.
+    /// The helper lacks halves of weights and gets them now: the number of their bytes.
     Halves(u64),
 
     /// Nobody answers at this address yet, and the client goes on trying.
     Unreachable(&'a str),
     /// The server is busy, and the client waits.
     Waits,
-    /// The server at an address has a chat template that was not met before. A template adds to the words, so it has
-    /// a say in how long answers are.
+    /// The server at an address has a chat template that was not met before. A template adds words to the
+    /// conversation, so it influences how long answers are.
     Template(&'a str, &'a ChatTemplate),
     /// The server's tokenizer runs under limits alone, because a sandbox is missing here, for this reason.
     NoSandbox(&'a str),
@@ -72,11 +73,11 @@ pub enum Event<'a> {
     TextOver,
     /// The chat template changes what was said before: the model reads the conversation from its beginning.
     Rereads,
-    /// The chat template would write some words by what they look like, not by who said them.
+    /// The chat template would format some words by what they look like, not by who said them.
     Looks,
-    /// A study has gone through a model once more.
+    /// A study has run a model once more.
     Studied {
-        /// How often it does in all.
+        /// Runs of the whole study.
         of: usize,
     },
 }
@@ -84,12 +85,12 @@ pub enum Event<'a> {
 /// How a session goes on after an [`Event`].
 #[derive(Debug, Default)]
 pub enum Flow {
-    /// As if nobody watched.
+    /// The session goes on as if nobody watched.
     #[default]
     GoOn,
     /// The text ends with the token of [`Event::Token`].
     EndText,
-    /// Nobody wants the rest: heeded at [`Event::GoesOn`].
+    /// The session ends, because nobody wants the rest: heeded at [`Event::GoesOn`].
     Abandon,
     /// The server's verdict on what was [`Asked`](Event::Asked).
     Refuse(Box<Error>),
@@ -103,7 +104,7 @@ pub(crate) fn go_on(watch: &mut Watch<'_>) -> Result<(), waggle_model::Error> {
     }
 }
 
-/// The watcher's verdict on so many positions.
+/// The watcher's verdict on a session of `positions` positions.
 pub(crate) fn ask(watch: &mut Watch<'_>, positions: u64) -> Result<(), Error> {
     match watch(Event::Asked(positions)) {
         Flow::Refuse(error) => Err(*error),

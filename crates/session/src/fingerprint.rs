@@ -1,9 +1,9 @@
 //! The public facts of a model, in a line: pinned by a client, so that a server cannot change them.
 //!
 //! A server decides the shape, the tokens that end a text, the tokenizer and the chat template. All of them tell it
-//! something: the number of tokens of a prompt depends on the tokenizer, with `--stop-at-eos` the length of a text on
-//! the set of end tokens, and both on what a template adds to the words. A [`Fingerprint`] names them all, and which
-//! parts are public, in a line that a client can remember beside the server's key.
+//! something: the number of tokens of a prompt depends on the tokenizer, with `--stop-at-eos` the length of a text
+//! depends on the set of end tokens, and both depend on what a template adds to the words. A [`Fingerprint`] names
+//! them all, and which parts are public, in a line that a client can remember beside the server's key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use waggle_model::{ConfigError, ModelSpec};
 /// Prefix of the digits of a fingerprint.
 pub(crate) const PREFIX: &str = "waggle-model:";
 
-/// The keys of the hashes, so that none is that of the same bytes elsewhere.
+/// The keys of the hashes, so that none equals a hash of the same bytes elsewhere.
 const SHAPE_CONTEXT: &str = "waggle model fingerprint 1, shape";
 const TOKENIZER_CONTEXT: &str = "waggle model fingerprint 1, tokenizer";
 const TEMPLATE_CONTEXT: &str = "waggle model fingerprint 1, chat template";
 const PUBLIC_CONTEXT: &str = "waggle model fingerprint 1, public parts";
-/// Prefix of the digits of a chat template.
+/// Precedes the digits of a chat template.
 const TEMPLATE_MARK: char = '+';
-/// Prefix of the digits of public parts.
+/// Precedes the digits of public parts.
 const PUBLIC_MARK: char = '~';
 
 type Digest = [u8; 32];
@@ -84,7 +84,7 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of a shape, of the bytes of a `tokenizer.json`, and of those of a chat template.
+    /// The fingerprint of a shape, the bytes of a `tokenizer.json` and the bytes of a chat template.
     ///
     /// # Errors
     /// If the shape cannot be written as JSON, which no shape that was read can be.
@@ -103,7 +103,7 @@ impl Fingerprint {
         Fingerprint { public: stated.map(|text| blake3::derive_key(PUBLIC_CONTEXT, text.as_bytes())), ..self }
     }
 
-    /// The first part that differs. A part that one side does not have differs from none: it is not used.
+    /// The first part that differs. A part that one side does not have counts as equal, because it is not used.
     fn difference(&self, other: &Self) -> Option<&'static str> {
         let differ = |a: Option<Digest>, b: Option<Digest>| a.zip(b).is_some_and(|(a, b)| a != b);
         [
@@ -124,7 +124,7 @@ impl Fingerprint {
     /// Refuses a model `met` that differs from this one.
     ///
     /// # Errors
-    /// [`PinError::NotExpected`] by the part.
+    /// [`PinError::NotExpected`] with the part that differs.
     pub fn expect(&self, met: &Self) -> Result<(), PinError> {
         match self.difference(met) {
             None => Ok(()),
@@ -143,8 +143,8 @@ impl Fingerprint {
     }
 
     /// Compares this model, met at `server`, with what `file` remembers of it, and returns what is to be remembered
-    /// if that is news. With `accepted`, which says that the user named this model, a changed one is news instead of
-    /// refused.
+    /// if that has changed. With `accepted` the user has named this model, and a changed model is remembered instead
+    /// of refused.
     ///
     /// A session that has no use for the server's tokenizer or template neither compares nor forgets it.
     ///
@@ -204,7 +204,7 @@ impl FromStr for Fingerprint {
             };
             let (digits, public) = marked(digits, PUBLIC_MARK)?;
             let (digits, template) = marked(digits, TEMPLATE_MARK)?;
-            // Byte positions may lie within a character, but not of hexadecimal digits.
+            // A byte position may lie within a character, but not in a text of hexadecimal digits.
             let tokenizer = match digits.get(64..)? {
                 "" => None,
                 tokenizer => Some(digest(tokenizer)?),

@@ -30,5 +30,5 @@ pub use pin::Expectation;
 pub use ranges::{RANGE_CHECK_TOKENS, RangeCheck, check_ranges};
 pub use register::{RegisterError, register_activation, register_policy};
 
-// A model's files may hold what a session sends.
+// A tokenizer has one limit, in a model's files and in a session.
 const _: () = assert!(waggle_model::MAX_TOKENIZER_BYTES == waggle_tokenizer::MAX_TOKENIZER_BYTES as u64);

@@ -1,4 +1,4 @@
-//! Choices of the parties, by name: in the words that command lines, reports and the handshake share.
+//! Names of the parties' choices, which command lines, reports and the handshake share.
 
 use waggle_model::Reveal;
 use waggle_ot::{CotKind, SoftSpoken};
@@ -26,7 +26,8 @@ pub const MASKS: [(&str, Masks); 2] = [("seeded", Masks::Seeded), ("sent", Masks
 pub const HELPERS: [(&str, HelperDeals); 3] =
     [("words", HelperDeals::Words), ("weights", HelperDeals::Weights), ("passes", HelperDeals::Passes)];
 
-/// The name of `value` in its table; `ideal` for what is in none, which exists for tests of lower layers only.
+/// The name of `value` in its `table`; `ideal` for a value that the table lacks, which only tests of lower layers
+/// have.
 pub fn name<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
     table.iter().find(|(_, known)| known == value).map_or("ideal", |(name, _)| name)
 }

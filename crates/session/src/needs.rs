@@ -10,7 +10,8 @@ use crate::public_model::PublicModel;
 use crate::request::Request;
 use crate::terms::Terms;
 
-/// Ends planning when the watch says that nobody wants it any more; passes keep what the schedule says.
+/// Hooks that end the planning when the watch says that nobody wants it any more. Passes keep as many tokens as the
+/// schedule says.
 pub(crate) struct Planning<'a> {
     watch: &'a mut Watch<'a>,
     schedule: Passes,
@@ -26,13 +27,13 @@ impl<'a> Planning<'a> {
 /// The needs of each pass.
 #[derive(Default)]
 struct ByPass {
-    /// Those so far, of all passes.
+    /// The needs of all passes so far together.
     before: Needs,
     each: Vec<Needs>,
 }
 
 impl ByPass {
-    /// A pass is over, and all passes so far need `needs`.
+    /// Adds a pass that is over: all passes so far need `needs` together.
     fn end(&mut self, needs: Needs) {
         self.each.push(needs.since(&self.before));
         self.before = needs;
@@ -57,9 +58,9 @@ impl Hooks<Plan> for Planning<'_> {
 }
 
 /// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the
-/// same for both parties. With a draft they are those of a session whose passes keep as many tokens as expected
-/// ([`Drafts::rate`](waggle_model::Drafts::rate)). The watch may end it: it takes a while, and no message comes
-/// meanwhile.
+/// same for both parties. With a draft these are the needs of a session whose passes keep as many tokens as expected
+/// ([`Drafts::rate`](waggle_model::Drafts::rate)). The watch may end the planning, which takes a while without any
+/// message.
 pub(crate) fn needs(
     model: &PublicModel,
     terms: &Terms,
@@ -90,7 +91,7 @@ pub(crate) fn together(passes: &[Needs]) -> Needs {
     })
 }
 
-/// The plan that lists them, whose passes keep what `schedule` says.
+/// The plan that lists the needs. Its passes keep as many tokens as `schedule` says.
 pub(crate) fn listing(
     model: &PublicModel,
     terms: &Terms,

@@ -11,7 +11,7 @@ use crate::fingerprint::{Fingerprint, PREFIX};
 /// The model that a client insists on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expectation {
-    /// The shape, where it is known and not its hash alone: then the handshake compares it too.
+    /// The shape, if it is known and not only its hash. The handshake then compares it too.
     pub spec: Option<ModelSpec>,
     /// The fingerprint that the server's model must have.
     pub fingerprint: Fingerprint,
@@ -22,8 +22,8 @@ impl Expectation {
     /// model. A directory says which chat template there is, or that there is none; so does a bundled model.
     ///
     /// # Errors
-    /// [`PinError::Malformed`](crate::PinError::Malformed) for a text that begins as a fingerprint does; [`Error`] by
-    /// the file.
+    /// [`PinError::Malformed`](crate::PinError::Malformed) for a malformed text that begins as a fingerprint does; an
+    /// [`Error`] that names the file that cannot be read.
     pub fn named(name: &str) -> Result<Self, Error> {
         if name.starts_with(PREFIX) {
             return Ok(Expectation { spec: None, fingerprint: name.parse()? });

@@ -8,7 +8,7 @@ use waggle_protocols::Part;
 
 use crate::pool_id::PoolId;
 
-/// A pool that is refused. No message names a path: a server says them to its client.
+/// A pool that is refused. No message names a path, because a server tells its client the message.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -20,25 +20,25 @@ pub enum PoolError {
     Unknown {
         /// The id asked for.
         id: PoolId,
-        /// Which part it should be.
+        /// The part asked for.
         part: Part,
     },
     /// Parts of a pool are not there.
     #[error("{} missing", named(.parts))]
     PartsMissing {
-        /// Which, in order.
+        /// The missing parts, in order.
         parts: Vec<Part>,
     },
     /// A part of a pool comes twice.
     #[error("part {part} of the pool comes twice")]
     PartTwice {
-        /// Which.
+        /// The part that comes twice.
         part: Part,
     },
     /// Parts of pools that were not divided alike.
     #[error("part {} and part {} are not parts of one pool", .parts[0], .parts[1])]
     Division {
-        /// One of each division.
+        /// One part of each division.
         parts: [Part; 2],
     },
     /// A file has the name of another part, or a client names parts in another order.
@@ -64,12 +64,12 @@ pub enum PoolError {
     /// The path is a directory, a pipe or the like.
     #[error("not a regular file")]
     NotAFile,
-    /// Others than the owner may read or write the file.
+    /// Users other than the owner may read or write the file.
     #[error(
         "others may read or write the pool, which is as secret as a key; if nobody did, close it to them: chmod 600"
     )]
     Exposed,
-    /// A process works on the file.
+    /// Another process works on the file.
     #[error("in use by another process")]
     InUse,
     /// The file is something else.
@@ -88,7 +88,7 @@ pub enum PoolError {
         /// Format of the file.
         found: u32,
     },
-    /// The file is shorter or longer than it says.
+    /// The file is shorter or longer than its header says.
     #[error("the pool has {found} bytes, expected {expected}: it is truncated or something was appended")]
     Length {
         /// Bytes that there should be.
@@ -99,11 +99,11 @@ pub enum PoolError {
     /// The file's bytes are not those that were written.
     #[error("the pool is corrupted: the checksum of its {part} is {found}, expected {expected}")]
     Checksum {
-        /// Header or words.
+        /// The checked part of the file: header or words.
         part: &'static str,
-        /// As written in the file.
+        /// The checksum in the file.
         expected: String,
-        /// As computed.
+        /// The checksum computed.
         found: String,
     },
     /// The header is intact, but makes no sense to this program.
@@ -112,7 +112,7 @@ pub enum PoolError {
         /// The fault.
         what: String,
     },
-    /// The other party's file.
+    /// The file is the other party's.
     #[error("a pool of the {}, expected one of the {}", name(.found), name(.expected))]
     Role {
         /// This party.
@@ -120,10 +120,10 @@ pub enum PoolError {
         /// Whose file it is.
         found: Role,
     },
-    /// The file was claimed and cannot be used: nothing will read it again, and its partner is worth nothing.
+    /// The file was claimed and cannot be used: nothing will read it again, and the peer's file is worth nothing.
     #[error("{source}; the pool is lost")]
     Lost {
-        /// Its fault.
+        /// The fault of the file.
         source: Box<PoolError>,
     },
     /// The file was made for another model or other terms.
@@ -184,15 +184,15 @@ pub enum PoolError {
     /// The stock cannot be kept in memory and its temporary file.
     #[error(transparent)]
     Stock(#[from] waggle_protocols::StockError),
-    /// The system refused.
+    /// The operating system refused.
     #[error("pool: {0}")]
     Io(#[from] std::io::Error),
 }
 
-/// A fact of the session that is another one in the pool.
+/// A fact in which the session and the pool differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Its name.
+    /// The name of the fact.
     pub name: String,
     /// The session's value.
     pub expected: String,
@@ -200,7 +200,7 @@ pub struct Difference {
     pub found: String,
 }
 
-/// Values beyond this length are cut: a shape is long.
+/// Most characters of a value that a message shows, because a shape is long.
 const SHOWN: usize = 120;
 
 impl fmt::Display for Difference {
@@ -214,7 +214,7 @@ fn listed(differences: &[Difference]) -> String {
     differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Begins what the peer reads of a pool that this party has no more.
+/// Begins the message to the peer about a pool that this party has lost.
 pub(crate) const LOST: &str = "its part is lost: ";
 
 impl PoolError {
@@ -224,7 +224,7 @@ impl PoolError {
     }
 
     /// The text that the peer may read: of a mismatch the names alone, because a server's values tell about its
-    /// weights, and of the system's errors their kind.
+    /// weights, and of an error of the operating system its kind.
     pub(crate) fn for_peer(&self) -> String {
         match self {
             PoolError::Mismatch { differences } => {
@@ -240,7 +240,7 @@ impl PoolError {
     }
 }
 
-/// The remark beside a file's id.
+/// The remark behind a file's id: its part.
 fn in_brackets(part: &Part) -> String {
     if part.is_whole() { String::new() } else { format!(" (part {part})") }
 }

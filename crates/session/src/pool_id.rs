@@ -5,13 +5,13 @@ use std::fmt;
 use rand::Rng;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// Names the two files that belong together. Text: 32 hexadecimal digits in lower case. Where nobody reads it, it is
-/// its bytes.
+/// Names the two parties' files that belong together. As text it has 32 hexadecimal digits in lower case; binary
+/// formats have its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PoolId(pub [u8; 16]);
 
 impl PoolId {
-    /// A fresh one.
+    /// A fresh id.
     pub fn random() -> Self {
         let mut id = [0; 16];
         rand::make_rng::<rand::rngs::StdRng>().fill_bytes(&mut id);

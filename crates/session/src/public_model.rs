@@ -16,15 +16,15 @@ pub struct PublicModel {
     pub name: String,
     /// Architecture and shape.
     pub spec: ModelSpec,
-    /// Fractional bits of each weight in the order of [`Model::load`](waggle_model::Model::load): about the logarithm
-    /// of its largest entry.
+    /// Fractional bits of each weight in the order of [`Model::load`](waggle_model::Model::load): they tell about the
+    /// logarithm of its largest entry.
     pub frac_bits: Vec<u32>,
     /// Which parts are public, and what the server adds to the matrices of its layers.
     pub disclosure: Disclosure,
     /// Text of `tokenizer.json`, or of `preprocessor_config.json` where the model reads images, if there is one and
     /// the client asked for it.
     pub tokenizer: Option<Vec<u8>>,
-    /// The chat template as JSON, empty if there is none; only if the client asked for it.
+    /// The chat template as JSON, empty if there is none; `None` unless the client asked for it.
     pub template: Option<Vec<u8>>,
 }
 
@@ -32,14 +32,14 @@ impl PublicModel {
     /// The model of a shape alone, whose weights are assumed to be below 16.
     ///
     /// # Errors
-    /// [`waggle_model::PartsError`] for parts that it does not have.
+    /// [`waggle_model::PartsError`] for parts that the model does not have.
     pub fn of_shape(name: String, spec: ModelSpec, disclosed: Disclosed) -> Result<Self, Error> {
         let frac_bits = vec![waggle_protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs_of(&disclosed)?.len()];
         let disclosure = Disclosure::planned(disclosed, &spec);
         Ok(PublicModel { name, spec, frac_bits, disclosure, tokenizer: None, template: None })
     }
 
-    /// Its fingerprint; without the tokenizer and without the chat template if the server was not asked for them.
+    /// The fingerprint of the model; it lacks the tokenizer or the chat template if the server was not asked for it.
     ///
     /// # Errors
     /// See [`Fingerprint::new`].

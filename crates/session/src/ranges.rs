@@ -18,16 +18,16 @@ use crate::Error;
 /// Most tokens that go through the model.
 pub const RANGE_CHECK_TOKENS: usize = 32;
 
-/// Multiplications of a large model's run: it gets fewer tokens, so that a server is there in seconds.
+/// Most multiplications of the check: a large model gets fewer tokens, so that a server starts within seconds.
 const MULTIPLICATIONS: usize = 1 << 36;
 
-/// The fewest tokens of a prompt, whatever the model, and the most of one that is padded.
+/// The fewest tokens of the check, however large the model, and the most of a padded prompt.
 const FEWEST_TOKENS: usize = 6;
 
 /// Tokens of padding.
 const PADDING: usize = 2;
 
-/// Of each, that many are generated, one by one.
+/// Tokens that are generated after each prompt, one by one.
 const GENERATED: usize = 2;
 
 /// Words, numbers, names, code and another script: unlike tokens lead to unlike activations.
@@ -41,13 +41,14 @@ pub struct RangeCheck {
     pub tokens: usize,
 }
 
-/// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by its own `tokenizer`, or ids
-/// from all over the vocabulary where it has none, and its beginning beside padding; or an image. Costs about as many
-/// multiplications a token as the model has parameters, so models of more than two billion get fewer tokens.
+/// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by the model's `tokenizer`, or
+/// ids from all over the vocabulary where it has none, then the beginning of the same text beside padding. A model
+/// that reads images gets an image. Costs about as many multiplications a token as the model has parameters, so
+/// models of more than two billion get fewer tokens.
 ///
 /// # Errors
-/// [`Error::Ranges`] with the operation and layer that a value left the range of; what is wrong with the
-/// tokenizer, since clients will refuse it, too.
+/// [`Error::Ranges`] with the operation and layer whose range a value left; [`Error::Tokenizer`] with the fault of
+/// the tokenizer, which clients will refuse, too.
 pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result<RangeCheck, Error> {
     let spec = model.spec();
     if let Some(image) = spec.image() {
@@ -71,11 +72,11 @@ pub fn check_ranges(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Res
     let tokens = if room == 0 || spec.is_encoder() { 1 } else { GENERATED };
     let masks: &[usize] = if spec.fills_mask() { &[0] } else { &[] };
     let checked = run(model, Input { masks, ..Input::known(&ids) }, tokens, None)?;
-    // Scores of padding are hidden, and those of the text then have another range.
+    // Scores of padding are hidden, so the scores of the text have another range.
     let text = ids.len().min(FEWEST_TOKENS.min(room) - PADDING.min(room));
     if text > 0 {
         let (text, padding) = (&ids[..text], &vec![ids[0]; PADDING][..]);
-        // An encoder has it last.
+        // An encoder has the padding last.
         let padded = if spec.is_encoder() { [text, padding] } else { [padding, text] }.concat();
         run(model, Input { masks, ..Input::known(&padded) }, tokens, Some(Padding::of(PADDING)))?;
     }

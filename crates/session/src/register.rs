@@ -15,10 +15,10 @@ use waggle_protocols::{Fixed, Secure};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// A policy.
+    /// A policy that cannot be registered.
     #[error(transparent)]
     Policy(#[from] waggle_mpcache::RegisterError),
-    /// An activation.
+    /// An activation that cannot be registered.
     #[error(transparent)]
     Activation(#[from] TakenActivation),
 }
@@ -26,7 +26,7 @@ pub enum RegisterError {
 /// Makes the policies of the family `F` known by name. A family that is known already stays as it is.
 ///
 /// # Errors
-/// [`RegisterError::Policy`] for a name that is taken or is none.
+/// [`RegisterError::Policy`] for a name that is taken or malformed.
 pub fn register_policy<F: PolicyFamily + Send + Sync>() -> Result<(), RegisterError> {
     Ok(Registration::<F>::new().on::<Float>().on::<Fixed>().on::<Secure>().on::<Plan>().register()?)
 }

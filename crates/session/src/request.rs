@@ -1,4 +1,4 @@
-//! A client's request, and what a server does of it at most.
+//! A client's request, and the most that a server does for one client.
 
 use std::time::Duration;
 
@@ -17,27 +17,28 @@ use crate::terms::Terms;
 /// made up to keep it busy.
 pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
-/// Most texts that a model reads side by side, and most positions of all of them. Keys, values and prompts are kept
-/// for each, and no machine is done with so many.
+/// Most texts that a model reads side by side, and most positions of all of them together. Keys, values and prompts
+/// are kept for each position, and no machine finishes with so many.
 const MAX_TEXTS: usize = 1 << 12;
 const MAX_POSITIONS: usize = 1 << 20;
 
-/// A client's request: public.
+/// A client's request, which is public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Lengths of prompt and text; the text may be shorter with `stop_at_eos`.
     pub lengths: Lengths,
-    /// End after an end-of-text token; the server then learns how many tokens there are.
+    /// Whether the text ends after an end-of-text token. The server then learns how many tokens there are.
     pub stop_at_eos: bool,
-    /// End at the first [`bucket`](waggle_model::bucket) of tokens behind that, so that the server learns no more
-    /// than it. In a chat only with the policy `full`; takes no draft.
+    /// Whether such a text goes on to the next [`bucket`](waggle_model::bucket) of tokens, so that the server learns
+    /// no more than the bucket. A chat takes this with the policy `full` alone, and a draft excludes it.
     pub pad_answer: bool,
-    /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
+    /// Whether the first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,
-    /// Texts of these lengths that are read side by side. They stop together, when the last of them has ended.
+    /// The number of texts of these lengths that are read side by side. They stop together, when the last of them has
+    /// ended.
     pub texts: usize,
-    /// The client learns the logits of every position of the prompt too, not only of its last. It scores a given text
-    /// so. Takes no pool, and is no chat.
+    /// Whether the client learns the logits of every position of the prompt, not only of its last: so it scores a
+    /// given text. Excludes pools and chats.
     pub all_positions: bool,
     /// Guesses that each pass checks. The server then learns how many tokens each pass keeps, and the client learns
     /// what the model says after wrong guesses, too; see [`Drafts`].
@@ -47,12 +48,12 @@ pub struct Request {
 /// The most that a server does for one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest prompt and longest text. Several prompts are as long as all of them together, and so are several texts
-    /// of a decoder.
+    /// Longest prompt and longest text. Prompts that are read side by side count together, and so do the texts of a
+    /// decoder.
     pub lengths: Lengths,
-    /// Most positions of a conversation, in which all of its turns are; `None` allows no conversation.
+    /// Most positions of a conversation, over all of its turns; `None` allows no conversation.
     pub conversation: Option<usize>,
-    /// The longest time of a session, for a client that has a conversation to know.
+    /// The longest time of a session, which the client of a conversation is told.
     pub session: Option<Duration>,
     /// Whether sessions have two phases ([`waggle_protocols::Options::preprocess`]); `None` leaves it to the client.
     pub preprocess: Option<bool>,
@@ -61,8 +62,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A thousand of each, conversations of as many positions together, as many phases as the client likes, and eight
-    /// guesses in a pass.
+    /// 1024 tokens of prompt and of text, conversations of 2048 positions, as many phases as the client likes, and
+    /// eight guesses in a pass.
     fn default() -> Self {
         let lengths = Lengths { prompt: 1024, tokens: 1024 };
         Limits { lengths, conversation: Some(2048), drafted: 8, ..Limits::NONE }
@@ -117,13 +118,14 @@ impl Request {
     /// not allow. A plan, a client and a server all ask this of every request, so nobody else needs to.
     ///
     /// # Errors
-    /// [`Error::Phases`] for a number of phases that the server does not offer; those of
+    /// [`Error::Phases`] for a number of phases that the server does not offer; errors of
     /// [`ModelSpec::check_policy`]; [`waggle_model::Error::PaddedPolicy`] for padding under a policy that would
     /// choose among it; [`Error::PaddedDraft`]; [`Error::PromptLogits`] where the client learns tokens alone;
     /// [`waggle_model::Error::DraftPolicy`] for a draft under a policy that cannot take tokens back;
     /// [`waggle_model::Error::Nothing`]; [`Error::Limit`] beyond the limits, [`waggle_model::Error::TooLong`] beyond
-    /// the model's positions, [`Error::TooWide`] beyond those of the softmax in fixed point, and [`Error::TooMany`]
-    /// for more texts than fit any memory; [`Error::Planning`] for what would take too long to plan.
+    /// the model's positions, [`Error::TooWide`] beyond the columns of the softmax in fixed point, and
+    /// [`Error::TooMany`] for more texts than fit any memory; [`Error::Planning`] for what would take too long to
+    /// plan.
     pub fn validate(&self, spec: &ModelSpec, terms: &Terms, limits: &Limits) -> Result<(), Error> {
         limits.check_phases(terms)?;
         spec.check_policy(&terms.policy)?;

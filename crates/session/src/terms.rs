@@ -17,13 +17,13 @@ use crate::Base;
 pub struct Terms {
     /// Choices of the protocols.
     pub protocol: waggle_protocols::Options,
-    /// The outputs that the client learns of each position; of a server, the most that it permits.
+    /// The outputs that the client learns of each position. In a server's terms, the most that it permits.
     pub reveal: Reveal,
     /// Fractional bits of the logits that the client learns.
     pub logit_bits: LogitBits,
     /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
-    /// Other policies, of a server that lets its clients choose.
+    /// Other policies that a server lets its clients choose.
     pub others: Vec<PolicySpec>,
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
     /// parties.
@@ -31,29 +31,30 @@ pub struct Terms {
     /// The text of the helper's key, if the session has a helper ([`waggle_protocols::Options::helper`]); empty
     /// without encryption.
     pub helper: Option<String>,
-    /// The network that this party imitates by slowing what it sends. Both imitate the same, or none does.
+    /// The network that this party imitates by slowing what it sends. Both parties imitate the same network, or
+    /// neither imitates one.
     pub imitated: Option<LinkShape>,
-    /// Which of these this party was not given.
+    /// Which of the terms this party was not given.
     pub open: Open,
     /// What the parties found out; nothing before a session.
     pub met: Option<Met>,
 }
 
 impl Terms {
-    /// The policy, and those besides.
+    /// The policy, then the other policies.
     pub fn policies(&self) -> impl Iterator<Item = &PolicySpec> {
         std::iter::once(&self.policy).chain(&self.others)
     }
 }
 
-/// Which terms nobody gave to a party. It takes its peer's, or what both find out.
+/// Which terms a party was not given: it takes those of its peer, or what both parties find out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
-    /// The cores. Those of the protocol are then the party's own.
+    /// Whether the cores are open. [`Terms::protocol`] then states the party's own cores.
     pub cores: bool,
-    /// The link. That of the protocol is then a guess.
+    /// Whether the link is open. [`Terms::protocol`] then states a guess.
     pub link: bool,
-    /// What is revealed, on the client: it takes what the server permits.
+    /// Whether a client leaves open what is revealed: it takes what the server permits.
     pub reveal: bool,
 }
 
@@ -62,7 +63,7 @@ pub struct Open {
 pub struct Met {
     /// Bursts by which they measured the link ([`waggle_net::Measured::bursts`]); `None` if it was given.
     pub bursts: Option<usize>,
-    /// The families of kernels of client and server.
+    /// The families of kernels of the client and the server, in this order.
     pub kernels: [String; 2],
 }
 
@@ -78,10 +79,10 @@ pub struct Peer {
 pub struct ClientOptions<'a> {
     /// The shape that the model must have; both parties report a difference.
     pub expected: Option<&'a ModelSpec>,
-    /// The client's own directory, where parts of the model are public.
+    /// The client's own directory of the model, if parts of the model are public.
     pub base: Option<&'a Base>,
-    /// Whether to send the tokenizer.
+    /// Whether the server is to send the tokenizer.
     pub tokenizer: bool,
-    /// Whether to send the chat template.
+    /// Whether the server is to send the chat template.
     pub template: bool,
 }

@@ -4,8 +4,7 @@
 //! mpirun --bind-to none -n 2 target/release/examples/product INPUTS OUTPUTS ROWS TIMES
 //! ```
 //!
-//! Without mpirun it times one process. The numbers are of a matrix in memory, stored column by column as LLaMA's
-//! layers are.
+//! Without mpirun it times one process. The matrix lies in memory, column by column as LLaMA's layers do.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             })
         }
     };
-    // The first touches memory.
+    // The first product is not timed, because it touches memory for the first time.
     let digest = product()?.into_iter().fold(0u64, |sum, word| sum.rotate_left(5) ^ word);
     let mut seconds = Vec::new();
     for _ in 0..times {

@@ -1,4 +1,4 @@
-//! The means by which ranks reach each other.
+//! The trait by which ranks reach each other.
 
 /// A job of ranks that reach each other. One thread of each rank makes all calls.
 ///
@@ -17,14 +17,14 @@ pub(crate) trait Comm {
     /// Sends a message of at most 2^31 - 1 bytes.
     fn send(&self, to: usize, message: &[u8]);
 
-    /// Waits for the next message, however long, without keeping a processor busy.
+    /// Waits for the next message of rank `from`, however long, without keeping a processor busy.
     fn receive(&self, from: usize) -> Vec<u8>;
 
-    /// Makes the words of rank 0 those of all ranks. All call it with as many, at most 2^31 - 1.
+    /// Copies the words of rank 0 to all ranks. All ranks call it with the same number of words, at most 2^31 - 1.
     fn broadcast(&self, words: &mut [u64]);
 
-    /// The parts of all ranks one after another at rank 0, and nothing elsewhere. The part of a rank has
-    /// `counts[rank]` words; together they are at most 2^31 - 1. Rank 0 alone looks at `counts`.
+    /// Returns the parts of all ranks one after another at rank 0, and nothing elsewhere. The part of a rank has
+    /// `counts[rank]` words; all parts together have at most 2^31 - 1. Rank 0 alone reads `counts`.
     fn gather(&self, part: &[u64], counts: &[usize]) -> Vec<u64>;
 
     /// Ends all ranks at once, because this one has a bug.

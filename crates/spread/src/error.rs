@@ -6,46 +6,46 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpreadError {
-    /// A job of several ranks, in a program that cannot talk to them.
+    /// A job of several ranks, in a program without MPI.
     #[error("mpirun started {0} ranks, but this program was built without MPI")]
     NotBuilt(usize),
-    /// The MPI library cannot be used along with threads that leave it alone.
+    /// The MPI library does not allow other threads, even if they never call it.
     #[error("the MPI library gives threads at the level `{0}`, `Funneled` is needed")]
     Threads(String),
     /// MPI was initialised before.
     #[error("MPI is in use already in this process")]
     Twice,
-    /// No thread for the messages between ranks.
+    /// The thread for the messages between ranks cannot be started.
     #[error("cannot start a thread for messages between ranks: {0}")]
     NoThread(String),
     /// Another rank cannot go on.
     #[error("rank {rank} on {host}: {what}")]
     Rank {
-        /// Which.
+        /// The other rank.
         rank: usize,
-        /// Its host.
+        /// The host of the other rank.
         host: String,
-        /// Its words.
+        /// The message of the other rank.
         what: String,
     },
     /// Another rank has other files.
     #[error("rank {rank} on {host} has another model than rank 0: {theirs}, expected {ours}")]
     Differs {
-        /// Which.
+        /// The other rank.
         rank: usize,
-        /// Its host.
+        /// The host of the other rank.
         host: String,
         /// The digest of rank 0's model.
         ours: String,
-        /// The digest of its model.
+        /// The digest of the other rank's model.
         theirs: String,
     },
     /// A message that makes no sense here: the ranks run different programs.
     #[error("rank {rank} sent {bytes} bytes that are no message of this program during `{step}`")]
     Malformed {
-        /// From whom.
+        /// The rank that sent the message.
         rank: usize,
-        /// When.
+        /// The step under way.
         step: &'static str,
         /// The number of bytes.
         bytes: usize,
@@ -55,7 +55,7 @@ pub enum SpreadError {
     TooWide {
         /// Rows of the matrix.
         inputs: usize,
-        /// Its columns.
+        /// Columns of the matrix.
         outputs: usize,
         /// Most words in a message.
         limit: usize,
@@ -63,9 +63,9 @@ pub enum SpreadError {
     /// Rank 0 wants a product with a matrix that this rank does not have.
     #[error("rank 0 asks for matrix {number} of {matrices}")]
     NoMatrix {
-        /// Its number.
+        /// The number of the matrix that rank 0 asks for.
         number: usize,
-        /// The number of matrices.
+        /// The number of matrices of this rank.
         matrices: usize,
     },
     /// Rank 0 has ended.

@@ -4,8 +4,8 @@ use std::env;
 
 use crate::{Ranks, SpreadError};
 
-/// Variables by which launchers of MPI tell their processes the number of ranks. Open MPI; MPICH, Intel MPI and
-/// Slurm; MVAPICH.
+/// Variables by which launchers of MPI tell their processes the number of ranks: of Open MPI; of MPICH, Intel MPI and
+/// Slurm; of MVAPICH.
 const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"];
 
 /// A job, as its launcher describes it.
@@ -21,7 +21,7 @@ pub fn launched() -> Option<Launched> {
     Some(Launched { ranks })
 }
 
-/// Joins the job if `mpirun` or its like started this process, and more than one.
+/// Joins the job if `mpirun` or its like started this process and others with it.
 ///
 /// # Errors
 /// [`SpreadError::NotBuilt`] without the feature `mpi`; [`SpreadError::Threads`], [`SpreadError::Twice`] and

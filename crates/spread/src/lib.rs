@@ -18,7 +18,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `comm` | what is needed of a means to reach the ranks |
+//! | `comm` | the trait by which ranks reach each other |
 //! | `mpi` | the ranks that `mpirun` started (feature `mpi`) |
 //! | [`threads`] | ranks that are threads of one process, for tests |
 //! | `order` | the messages, all of them |
@@ -26,16 +26,16 @@
 //! | `ranks` | rank 0's side and the others' |
 //!
 //! # What the ranks see
-//! The ranks are one party: whoever runs the server runs all of them. Rank 0 tells the others its sums of a client's
-//! masked input with the server's share, X - R, and they answer with their columns of (X - R) W. In the preparation
-//! it tells them a client's request and the seeds of the responses, which protect W from the client. MPI encrypts
+//! The ranks are one party: whoever runs the server runs all of them. Rank 0 tells the others the sum of a client's
+//! masked input and the server's share, X - R, and they answer with their columns of (X - R) W. In the preparation
+//! rank 0 tells them a client's request and the seeds of the responses, which protect W from the client. MPI encrypts
 //! nothing. Whoever reads this traffic reads masked inputs, which are uniform, and products from which the weights
-//! follow: as many rows as W has inputs give W. Run it on a network that belongs to the server.
+//! follow: as many rows as W has inputs give W. Run a job on a network that belongs to the server.
 //!
 //! # How a job ends
-//! Rank 0 tells the others to end, whatever it ends with. A rank that cannot go on tells rank 0 why while the model
-//! is read, and rank 0 ends with its words. Later nothing can fail but the process itself: a rank that panics aborts
-//! the job, and `mpirun` ends all when one vanishes.
+//! Rank 0 tells the others to end, whether it succeeds or fails. While the model is read, a rank that cannot go on
+//! tells rank 0 why, and rank 0 ends with this reason. Later nothing can fail but a process itself: a rank that
+//! panics aborts the job, and `mpirun` ends all ranks when one vanishes.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

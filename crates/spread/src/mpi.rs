@@ -12,21 +12,21 @@ use mpi::traits::{Communicator, Destination, Root, Source};
 use crate::SpreadError;
 use crate::comm::Comm;
 
-/// The time that a rank looks for a message without a pause. A product of a session follows the one before soon.
+/// The time that a rank looks for a message without a pause. The products of a session follow each other soon.
 const EAGER: Duration = Duration::from_millis(2);
-/// The pause between two looks after that, and after [`LONG`].
+/// The pause between two looks for a message, after [`EAGER`] and after [`LONG`].
 const PAUSES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(2)];
-/// A wait between sessions.
+/// A wait that lasts longer is one between sessions.
 const LONG: Duration = Duration::from_secs(2);
 
-/// All ranks of the job. Dropping it leaves MPI, for which all ranks wait.
+/// All ranks of the job. Dropping it leaves MPI and waits until all ranks leave it.
 pub(crate) struct World {
     world: SimpleCommunicator,
     _universe: Universe,
 }
 
 impl World {
-    /// Enters MPI. This thread alone may use it: other threads may run, but none of them calls it.
+    /// Enters MPI. Only the calling thread may use MPI: other threads may run, but never call it.
     pub(crate) fn join() -> Result<Self, SpreadError> {
         let (universe, got) = mpi::initialize_with_threading(Threading::Funneled).ok_or(SpreadError::Twice)?;
         if got < Threading::Funneled {
@@ -36,7 +36,7 @@ impl World {
     }
 }
 
-/// MPI's count of words.
+/// A number of words in the type that MPI counts with.
 fn count(words: usize) -> i32 {
     i32::try_from(words).expect("messages are cut to fewer words")
 }

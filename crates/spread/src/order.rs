@@ -1,33 +1,33 @@
-//! All messages between ranks but words of products.
+//! All messages between ranks except the words of products.
 
 use waggle_he::Split;
 
 use crate::SpreadError;
 
-/// Longest host and reason that a rank gives. MPI sends so little without waiting for whoever receives it, which may
-/// have ended.
+/// Most bytes of a host's name and of a reason. MPI sends messages this short without waiting for the receiver, which
+/// may have ended.
 const MAX_WORDS: usize = 1024;
 
 /// Messages of rank 0 to another rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
-    /// The largest entry of the next matrix.
+    /// The largest entry of all columns of the next matrix.
     Largest(f32),
-    /// Takes part in a product with so many rows.
+    /// Has the rank take part in a product.
     Times {
-        /// Of the matrix.
+        /// The number of the matrix.
         number: usize,
         /// Rows of X.
         rows: usize,
     },
-    /// Answers a request, which follows in a broadcast.
+    /// Has the rank answer a request, which follows in a broadcast.
     Respond {
-        /// Of the matrix.
+        /// The number of the matrix.
         number: usize,
-        /// The length of what follows.
+        /// Bytes of the request.
         bytes: usize,
     },
-    /// Ends.
+    /// Has the rank end.
     End,
 }
 
@@ -62,24 +62,24 @@ impl Order {
 /// Messages of another rank to rank 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Word {
-    /// It has opened this model.
+    /// The rank has opened a model.
     Model {
-        /// The digest, which must be the same everywhere.
+        /// The digest of the model, which must be the same at all ranks.
         digest: String,
-        /// Its machine.
+        /// The machine of the rank.
         host: String,
     },
-    /// The largest entry of its columns.
+    /// The largest entry of the rank's columns of a matrix.
     Largest(f32),
-    /// All its matrices are ready.
+    /// All matrices of the rank are ready.
     Ready,
-    /// Its part of the answer to a request.
+    /// The rank's part of the answer to a request.
     Part(Split),
-    /// It cannot go on.
+    /// The rank cannot go on.
     Failed {
-        /// Its machine.
+        /// The machine of the rank.
         host: String,
-        /// Why.
+        /// The reason why it cannot.
         reason: String,
     },
 }

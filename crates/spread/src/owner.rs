@@ -12,16 +12,16 @@ use crate::comm::Comm;
 
 type Job = Box<dyn FnOnce(&dyn Comm) + Send>;
 
-/// The thread's queue. Jobs run one after another, whichever threads they come from.
+/// The queue of the thread that talks to other ranks. Jobs run one after another, whichever threads they come from.
 pub(crate) struct Owner {
-    /// `None` once the end has begun.
+    /// The sender of jobs; `None` after [`Owner::end`].
     jobs: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Owner {
-    /// Starts the thread, which connects. MPI wants to be left by the thread that entered it, so that thread ends it
-    /// as well.
+    /// Starts the thread, which connects. The thread that entered MPI must also leave it, so this thread ends the
+    /// connection as well.
     pub(crate) fn start<C: Comm + 'static>(
         connect: impl FnOnce() -> Result<C, SpreadError> + Send + 'static,
     ) -> Result<Self, SpreadError> {
@@ -42,7 +42,7 @@ impl Owner {
         Ok(Owner { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Has the thread do `job` after those that came before, and waits for its result.
+    /// Has the thread do `job` after all earlier jobs, and waits for the result.
     ///
     /// # Errors
     /// [`SpreadError::Ended`] after [`Owner::end`].
@@ -58,19 +58,19 @@ impl Owner {
         result.recv().map_err(|_| SpreadError::Ended)
     }
 
-    /// Lets what waits be done, and ends the thread and its connection. Later calls do nothing.
+    /// Lets the thread do the jobs that wait, then ends it and its connection. Later calls of `end` do nothing.
     pub(crate) fn end(&self) {
         drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // Its panics were caught.
+            // Panics of its jobs were caught.
             let _ = thread.join();
         }
     }
 }
 
-/// Does one job after another until no more can come. A panic would leave the other ranks waiting for ever, so it
-/// ends them all.
+/// Does one job after another until no more can come. A panic would leave the other ranks waiting for ever, so a
+/// panic ends all ranks.
 fn work_off(comm: &dyn Comm, jobs: &Receiver<Job>) {
     for job in jobs {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(comm))) {
@@ -84,7 +84,7 @@ fn work_off(comm: &dyn Comm, jobs: &Receiver<Job>) {
 /// Ends all ranks, with a line on standard error that says why: there is no time for a log.
 pub(crate) fn abort(comm: &dyn Comm, why: &dyn Display) {
     let line = format!("error: rank {} on {}: {why}; all ranks end\n", comm.rank(), comm.host());
-    // If nobody reads it, the ranks end all the same.
+    // The ranks end even if nobody reads the line.
     let _ = io::stderr().write_all(line.as_bytes());
     comm.abort();
 }

@@ -1,4 +1,4 @@
-//! Rank 0, which serves clients, and the others, which multiply for it.
+//! Rank 0, which serves clients, and the other ranks, which multiply for it.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,13 +14,13 @@ use crate::comm::Comm;
 use crate::order::{Order, Word};
 use crate::owner::{Owner, abort};
 
-/// Words in one message. MPI counts in 32 bits with a sign, and so many words are also 2 GB, which some networks
-/// count in bytes.
+/// Most words in one message. MPI counts in 32 bits with a sign. This many words are also just under 2 GB, because
+/// some networks count bytes in the same way.
 #[cfg(feature = "mpi")]
 const MOST_WORDS: usize = (1 << 28) - 1;
 
-/// The columns of `rank` among `ranks`, for a matrix with `outputs` of them: neighbours, and for no rank more than
-/// one more than for another.
+/// The columns of `rank` among `ranks`, for a matrix with `outputs` columns. They are neighbours, and the numbers of
+/// two ranks differ by at most one.
 pub fn columns_of(rank: usize, ranks: usize, outputs: usize) -> Range<usize> {
     let start = |rank: usize| (outputs as u128 * rank as u128 / ranks as u128) as usize;
     start(rank)..start(rank + 1)
@@ -46,7 +46,7 @@ impl fmt::Debug for Ranks {
 }
 
 impl Ranks {
-    /// Connects in a thread of its own.
+    /// Connects to the other ranks in a thread of its own.
     #[cfg(feature = "mpi")]
     pub(crate) fn connect<C: Comm + 'static>(
         connect: impl FnOnce() -> Result<C, SpreadError> + Send + 'static,
@@ -84,11 +84,11 @@ impl Ranks {
         self.0.responses.load(Ordering::Relaxed)
     }
 
-    /// Every rank says what it has: the digest of its model, or why it has none. On rank 0, all digests must be
-    /// equal. The other ranks learn nothing; if they differ, rank 0 ends them.
+    /// Every rank tells rank 0 the digest of its model, or why it has none. Rank 0 fails unless all digests are
+    /// equal. The other ranks learn nothing; rank 0 ends them if digests differ.
     ///
     /// # Errors
-    /// On rank 0 the first of [`SpreadError::Rank`] and [`SpreadError::Differs`].
+    /// On rank 0 the first [`SpreadError::Rank`] or [`SpreadError::Differs`].
     pub fn meet(&self, model: Result<String, String>) -> Result<(), SpreadError> {
         const STEP: &str = "meet";
         if self.rank() > 0 {
@@ -114,7 +114,7 @@ impl Ranks {
         Ok(())
     }
 
-    /// Every other rank has its matrices ready, or says why not; rank 0 waits for that.
+    /// Every other rank tells rank 0 that its matrices are ready, or why not. Rank 0 waits for all of them.
     ///
     /// # Errors
     /// On rank 0 the first [`SpreadError::Rank`].
@@ -130,9 +130,9 @@ impl Ranks {
         self.hear(STEP, |word| (word == Word::Ready).then_some(()))?.into_iter().collect()
     }
 
-    /// On another rank than 0: multiplies whatever rank 0 sends by its columns of `matrices`, which are whole and in
-    /// the order of their numbers, until rank 0 ends. No other columns are read, but for those of a pack of responses
-    /// that lies across the border. Returns the number of products.
+    /// On a rank other than 0: multiplies what rank 0 sends by this rank's columns of `matrices`, until rank 0 ends.
+    /// `matrices` are whole and in the order of their numbers. Other columns are read only where a pack of responses
+    /// lies across the border. Returns the number of products.
     ///
     /// # Errors
     /// [`SpreadError::NoMatrix`] and [`SpreadError::Malformed`] if rank 0 runs another program. As rank 0 would wait
@@ -143,21 +143,21 @@ impl Ranks {
         self.0.owner.call(move |comm| worker(comm).inspect_err(|error| abort(comm, error)))?
     }
 
-    /// Ends this process's part in the job: rank 0 tells the others to end. Products that are asked for later fail.
+    /// Ends this process's part in the job. Rank 0 also tells the others to end. Later products fail.
     pub fn end(&self) {
         if self.rank() == 0 {
-            // If the thread has ended, so have the others.
+            // If the owner's thread has ended, so have the other ranks.
             let _ = self.0.owner.call(|comm| tell_all(comm, Order::End));
         }
         self.0.owner.end();
     }
 
-    /// To rank 0.
+    /// Sends `word` to rank 0.
     fn tell(&self, word: Word) -> Result<(), SpreadError> {
         self.0.owner.call(move |comm| comm.send(0, &word.to_bytes()))
     }
 
-    /// [`hear`] in the owner's thread.
+    /// Calls [`hear`] in the owner's thread.
     fn hear<T: Send + 'static>(
         &self,
         step: &'static str,
@@ -183,7 +183,7 @@ fn hear<T>(comm: &dyn Comm, step: &'static str, take: impl Fn(Word) -> Option<T>
     (1..comm.size()).map(one).collect()
 }
 
-/// Makes `bytes` of rank 0 those of all ranks, which know their number.
+/// Copies `bytes` of rank 0 to all ranks, which know the number of bytes.
 fn broadcast(comm: &dyn Comm, bytes: Vec<u8>, most_words: usize) -> Vec<u8> {
     let length = bytes.len();
     let mut padded = bytes;
@@ -195,14 +195,14 @@ fn broadcast(comm: &dyn Comm, bytes: Vec<u8>, most_words: usize) -> Vec<u8> {
     bytes
 }
 
-/// This rank's part of an answer.
+/// Makes this rank's part of the answer to a request.
 fn part(comm: &dyn Comm, product: &Prepared, responses: &AtomicU64) -> Result<Split, Error> {
     let part = product.respond(columns_of(comm.rank(), comm.size(), product.plan.packs()))?;
     responses.fetch_add(part.message.len() as u64, Ordering::Relaxed);
     Ok(part)
 }
 
-/// Rank 0's part of an answer for the matrix `number`.
+/// Rank 0's side of the answer to a request for the matrix `number`: all ranks' parts together.
 fn answer(
     comm: &dyn Comm,
     number: usize,
@@ -216,7 +216,7 @@ fn answer(
     broadcast(comm, bytes, most_words);
     let own = part(comm, product, responses);
     let others = hear(comm, STEP, |word| if let Word::Part(part) = word { Some(part) } else { None });
-    // A request that is none fails everywhere: the client is at fault then, and no rank.
+    // A malformed request fails at all ranks. The client is at fault then, and no rank.
     let mut parts = vec![own?];
     for part in others {
         parts.push(part?);
@@ -266,7 +266,7 @@ fn work(
     }
 }
 
-/// Rank 0's part of a product with the matrix `number`.
+/// Rank 0's side of a product with the matrix `number`.
 fn product(
     comm: &dyn Comm,
     number: usize,

@@ -1,12 +1,12 @@
-//! Ranks that are threads of one process: they show everything but MPI itself, without a library for it.
+//! Ranks that are threads of one process. They run everything but MPI itself, and need no MPI library.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::comm::Comm;
 use crate::{Ranks, SpreadError};
 
-/// `size` ranks of a job, the first of them rank 0. Messages hold at most `most_words` words, so that a test can see
-/// products cut into several. Each of them belongs to a thread of its own, because ranks wait for each other.
+/// `size` ranks of a job, the first of them rank 0. Messages hold at most `most_words` words, so that a test can have
+/// products cut into several messages. Each rank belongs in a thread of its own, because ranks wait for each other.
 ///
 /// # Errors
 /// [`SpreadError::NoThread`].
@@ -14,7 +14,8 @@ pub fn ranks(size: usize, most_words: usize) -> Result<Vec<Ranks>, SpreadError> 
     let mut ends: Vec<Threads> = (0..size).map(|rank| Threads { rank, to: Vec::new(), from: Vec::new() }).collect();
     for from in 0..size {
         for to in 0..size {
-            // In order: the pair of `from` and `to` is number `to` of one and number `from` of the other.
+            // This order puts the channel between `from` and `to` at index `to` of one rank and index `from` of the
+            // other.
             let (sender, receiver) = channel();
             ends[from].to.push(sender);
             ends[to].from.push(receiver);
@@ -23,7 +24,7 @@ pub fn ranks(size: usize, most_words: usize) -> Result<Vec<Ranks>, SpreadError> 
     ends.into_iter().map(|end| Ranks::connect_limited(move || Ok(end), most_words)).collect()
 }
 
-/// One rank's ends of the channels between all.
+/// One rank's ends of the channels between all ranks, by the other rank.
 struct Threads {
     rank: usize,
     to: Vec<Sender<Vec<u8>>>,
@@ -52,7 +53,7 @@ impl Comm for Threads {
     }
 
     fn send(&self, to: usize, message: &[u8]) {
-        // A rank that has ended hears no more, and MPI does not tell either.
+        // A rank that has ended receives nothing. The sender does not learn of it, as with MPI.
         let _ = self.to[to].send(message.to_vec());
     }
 
@@ -85,6 +86,6 @@ impl Comm for Threads {
     }
 
     fn abort(&self) {
-        // The channels end with this thread, and with them whoever waits.
+        // The channels end with this thread, which ends the ranks that wait for it.
     }
 }

@@ -1,13 +1,13 @@
-//! Ranks of mpirun multiply as one process does: this program starts itself with it.
+//! Ranks of mpirun multiply as one process does. This program starts itself with mpirun.
 
 mod support;
 
 use std::process::Command;
 
-/// Options of mpirun in tests: root may run it, and ranks may be more than cores.
+/// Options of mpirun in tests: root may run it, and there may be more ranks than cores.
 const OPTIONS: [&str; 2] = ["--allow-run-as-root", "--oversubscribe"];
 
-/// Runs the test `name` of this program in `ranks` ranks. Returns whether all succeeded and what they said.
+/// Runs the test `name` of this program in `ranks` ranks. Returns whether all ranks succeeded, and their output.
 fn mpirun(ranks: usize, name: &str) -> (bool, String) {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new("mpirun");

@@ -1,4 +1,4 @@
-//! Ranks multiply as one process does, and one that fails is named: as threads, without MPI.
+//! Ranks as threads, without MPI: they multiply as one process does, and a rank that fails is named.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::thread;
 use waggle_protocols::{FixedMatrix, Spread};
 use waggle_spread::{Ranks, SpreadError, columns_of, threads};
 
-/// Has every rank do `work` in a thread of its own. Returns what rank 0 returns, and then the others.
+/// Has every rank do `work` in a thread of its own. Returns the results in the order of the ranks.
 fn run<T: Send>(ranks: Vec<Ranks>, work: impl Fn(&Ranks) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let work = &work;
@@ -30,7 +30,7 @@ fn ranks_multiply_as_one_process_does() {
             assert!(done[1] > 70 * 2, "messages are cut: {done:?}");
         }
     }
-    // Rank 0 compares its own bytes with its share of them; so the others make the rest, once.
+    // Rank 0 compares its own bytes with its share of all bytes, so the other ranks make the rest, once.
     assert!(responses.iter().all(|bytes| *bytes == responses[0]), "{responses:?}");
 }
 

@@ -10,10 +10,10 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// The files of `dir`.
+    /// A corpus of the files in `dir`.
     ///
     /// # Panics
-    /// If there are none, or one cannot be read: a target without its corpus would test nothing.
+    /// If there are no files, or one cannot be read: a target without its corpus would test nothing.
     pub fn open(dir: impl AsRef<Path>) -> Self {
         let dir = dir.as_ref();
         let listed = std::fs::read_dir(dir).unwrap_or_else(|e| panic!("corpus {}: {e}", dir.display()));
@@ -26,17 +26,17 @@ impl Corpus {
         Corpus::new(paths.iter().map(read))
     }
 
-    /// Inputs that are too large for files, made by the test itself.
+    /// A corpus of inputs that the test itself makes, because they are too large for files.
     ///
     /// # Panics
-    /// If there are none.
+    /// If there are no entries.
     pub fn new(entries: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
         let entries: Vec<_> = entries.into_iter().collect();
         assert!(!entries.is_empty(), "an empty corpus");
         Corpus { entries }
     }
 
-    /// Adds inputs.
+    /// Adds `entries` to the corpus.
     pub fn and(mut self, entries: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
         self.entries.extend(entries);
         self
@@ -47,12 +47,12 @@ impl Corpus {
         self.entries.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
     }
 
-    /// Input `index` modulo their number.
+    /// The input at `index` modulo the number of inputs.
     pub(crate) fn pick(&self, index: usize) -> &[u8] {
         &self.entries[index % self.entries.len()].1
     }
 
-    /// Runs `check` on every input; names the one that it panics on.
+    /// Runs `check` on every input. If it panics, prints the name of the input.
     pub fn each(&self, check: impl Fn(&[u8])) {
         for (name, bytes) in self.entries() {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(bytes))) {
@@ -62,7 +62,7 @@ impl Corpus {
         }
     }
 
-    /// Writes `entries` as files of `dir`, beside those that are there: how a corpus is made from real sessions.
+    /// Writes `entries` as files of `dir`, beside the files that are there. This makes a corpus from real sessions.
     ///
     /// # Panics
     /// If a file cannot be written.

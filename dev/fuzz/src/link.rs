@@ -10,7 +10,7 @@ use waggle_net::{HEADER_BYTES, Link, Role};
 /// The time-out that the links report; nobody waits for it.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A peer that sends these bytes, closes, and keeps what it is sent.
+/// A peer that sends fixed bytes, closes, and keeps what it is sent.
 #[derive(Debug)]
 pub struct Recorded {
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ impl Recorded {
         Recorded { bytes: bytes.into(), read: 0, kept: Kept::default() }
     }
 
-    /// The bytes that it will be sent.
+    /// A handle on the bytes that the peer will be sent.
     pub fn kept(&self) -> Kept {
         self.kept.clone()
     }
@@ -65,7 +65,8 @@ pub fn frame(step: &str, payload: &[u8]) -> Vec<u8> {
     [&(payload.len() as u32).to_le_bytes()[..], &tag.to_le_bytes(), payload].concat()
 }
 
-/// The frames of `bytes`, a whole stream of an honest party; bytes that do not fill a frame are left out.
+/// The frames of `bytes`, which an honest party sent in one direction. Bytes at the end that do not fill a frame are
+/// left out.
 pub fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     while let Some(len) = whole(bytes) {
@@ -85,21 +86,21 @@ fn whole(bytes: &[u8]) -> Option<usize> {
 /// The fate of a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// A bit of its payload is inverted; this number modulo the bits chooses it. A message without payload loses a
-    /// bit of its header.
+    /// A bit of its payload is inverted: the one at this number modulo the number of bits. In a message without
+    /// payload a bit of the header is inverted.
     Flip(u64),
-    /// A bit of its header is inverted.
+    /// A bit of its header is inverted: the one at this number modulo the number of bits.
     FlipHeader(u64),
-    /// It does not arrive.
+    /// The message does not arrive.
     Drop,
-    /// It arrives twice.
+    /// The message arrives twice.
     Duplicate,
-    /// It arrives after the one that follows.
+    /// The message arrives after the next one.
     Swap,
-    /// An earlier message arrives in its place: the one this many messages before, modulo their number. The first
-    /// message is replaced by itself, twice.
+    /// An earlier message arrives in its place: the one this many messages before, modulo the number of earlier
+    /// messages. If there is none, the message arrives twice.
     Replay(usize),
-    /// Its last byte, or that of its header, is missing.
+    /// Its last byte is missing, which without payload is a byte of the header.
     Truncate,
     /// Its payload is one byte shorter, and its header says so. A message without payload is dropped.
     Shorten,
@@ -124,33 +125,33 @@ impl Mutation {
 /// A mutation of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spoil {
-    /// Who sends the message.
+    /// The party that sends the message.
     pub from: Role,
-    /// Which of that party's messages, from 0.
+    /// The number of the message among those of its party, from 0.
     pub message: usize,
     /// The fate of that message.
     pub mutation: Mutation,
 }
 
-/// Both directions of a pair.
+/// The state of both directions of a pair.
 struct State {
-    /// On their way to the client, to the server.
+    /// Bytes on their way to the client and to the server, in this order.
     queues: [VecDeque<u8>; 2],
-    /// Bytes that the client, the server waits for.
+    /// The numbers of bytes that the client and the server wait for, in this order.
     wants: [Option<usize>; 2],
     closed: [bool; 2],
-    /// Whether both waited at once: then nothing will ever come.
+    /// Whether both parties waited at once: then nothing will ever come.
     stalled: bool,
     /// The bytes that each party sent, before any mutation.
     sent: [Vec<u8>; 2],
     spoil: Option<Spoil>,
     spoiled: bool,
-    /// A message came in the place of one with the same bytes.
+    /// Whether a message came in the place of one with the same bytes.
     unchanged: bool,
-    /// Sent, but no whole frame yet.
+    /// Bytes that each party sent and that are no whole frame yet.
     partial: [Vec<u8>; 2],
     messages: [usize; 2],
-    /// The messages of the party of the spoil so far, for replays.
+    /// The messages so far of the party whose message is spoiled, for replays.
     earlier: Vec<Vec<u8>>,
     /// The message that waits for its successor.
     held: Option<Vec<u8>>,
@@ -162,12 +163,13 @@ pub struct End {
     shared: Arc<(Mutex<State>, Condvar)>,
 }
 
-/// Looks at a pair from outside.
+/// A view of a pair from outside.
 #[derive(Clone)]
 pub struct Watch(Arc<(Mutex<State>, Condvar)>);
 
-/// The ends of client and server, and a view of both. If both parties wait, the pair is stalled for good, and both
-/// get `TimedOut` at once. Each party must therefore use its end from one thread at a time, as channels do.
+/// The ends of client and server, and a view of both. If both parties wait at once, the pair is stalled for good, and
+/// both get `TimedOut` without delay. Each party must therefore use its end from one thread at a time, as channels
+/// do.
 pub fn pair(spoil: Option<Spoil>) -> (End, End, Watch) {
     let state = State {
         queues: Default::default(),
@@ -204,8 +206,8 @@ impl Watch {
         lock(&self.0.0).spoiled
     }
 
-    /// Whether the mutation changed nothing, because the message that came instead has the same bytes. Short ones do
-    /// now and then.
+    /// Whether the mutation changed nothing, because the message that came instead has the same bytes. Short messages
+    /// sometimes do.
     pub fn unchanged(&self) -> bool {
         lock(&self.0.0).unchanged
     }
@@ -217,7 +219,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl State {
-    /// Passes on a whole message of `from`, or what the mutation makes of it.
+    /// Delivers a whole message of `from`, or what the mutation makes of it.
     fn message(&mut self, from: Role, mut frame: Vec<u8>) {
         let index = self.messages[from as usize];
         self.messages[from as usize] += 1;

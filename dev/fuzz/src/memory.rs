@@ -1,7 +1,7 @@
 //! The most memory that a piece of code holds at once.
 //!
-//! This crate installs the allocator of every test program that links it: the system's, with a count per thread.
-//! Allocations of other threads on behalf of the code (a pool of threads) are not counted.
+//! Every test program that links this crate gets its allocator: that of the system, with a count for each thread.
+//! What other threads allocate for the code (a pool of threads) is not counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,13 +12,14 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Bytes that this thread allocated less those it freed, and the most since the last call of [`peak`].
+    /// Bytes that this thread allocated less those it freed. `MOST` is the largest value since the last call of
+    /// [`peak`].
     static HELD: Cell<isize> = const { Cell::new(0) };
     static MOST: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count(change: isize) {
-    // A thread that ends may free after its locals are gone; nobody asks about it any more.
+    // A thread that ends may free memory after its locals are gone; nobody asks for its count then.
     let _ = HELD.try_with(|held| {
         let now = held.get().saturating_add(change);
         held.set(now);
@@ -63,7 +64,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `code` and returns the most bytes that this thread held at once beyond those it held before.
+/// Runs `code`. Returns its result, and the most bytes that this thread held at once beyond those it held before.
 pub fn peak<T>(code: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     let outer = MOST.replace(before);

@@ -4,8 +4,8 @@ use bolero::TypeGenerator;
 
 use crate::Corpus;
 
-/// Where an edit happens: headers lie at the beginning and padding at the end, so these come as often as all the
-/// rest.
+/// Where an edit happens. Headers lie at the beginning and padding at the end, so each of these comes as often as all
+/// places together.
 #[derive(Clone, Debug, TypeGenerator)]
 pub enum Place {
     /// Bytes from the start.
@@ -23,27 +23,27 @@ pub enum Edit {
     Flip(Place, u8),
     /// Replaces a byte.
     Set(Place, u8),
-    /// Replaces a little-endian number of 2, 4 or 8 bytes by one of `NUMBERS` plus a small one.
+    /// Replaces a little-endian number of 2, 4 or 8 bytes by one of `NUMBERS` plus a small number.
     Number(Place, u8, u8, i8),
     /// Replaces the decimal digits from a place on by one of `NUMBERS`.
     Digits(Place, u8),
-    /// Ends the message here.
+    /// Ends the message at a place.
     Cut(Place),
     /// Removes a number of bytes.
     Remove(Place, u8),
-    /// Puts bytes in.
+    /// Inserts bytes.
     Insert(Place, Vec<u8>),
     /// Repeats a run of bytes.
     Repeat(Place, u8),
     /// Fills up to 64 KiB with one byte.
     Fill(Place, u16, u8),
-    /// Goes on as another input of the corpus does.
+    /// Replaces the rest from a place on by that of another input of the corpus.
     Splice(Place, u8),
     /// Replaces everything.
     Noise(Vec<u8>),
 }
 
-/// Numbers at which decoders err.
+/// Numbers at which decoders tend to err.
 const NUMBERS: [u64; 12] = [
     0,
     1,
@@ -135,7 +135,7 @@ impl Edit {
 }
 
 impl Recipe {
-    /// The bytes.
+    /// The edited bytes of the input.
     pub fn apply(&self, corpus: &Corpus) -> Vec<u8> {
         let mut bytes = corpus.pick(usize::from(self.seed)).to_vec();
         self.first.apply(&mut bytes, corpus);

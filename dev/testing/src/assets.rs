@@ -7,8 +7,8 @@ pub fn asset(path: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(path)
 }
 
-/// The file or folder `path` under `$WAGGLE_ASSETS`, which is too large for the repository: a test that asks for it
-/// is ignored, and says so.
+/// The file or folder `path` under `$WAGGLE_ASSETS`, which holds what is too large for the repository. A test that
+/// uses it is marked as ignored.
 ///
 /// # Panics
 /// If the variable is not set.

@@ -1,20 +1,21 @@
-//! The law at the channel: what a party sends has the same distribution whatever it holds.
+//! The law at the channel: the messages of a party have the same distribution whatever the party holds.
 //!
-//! The parties run a function many times with one secret, and as often with another that changes what one of them
-//! holds: its shares of the operands, and what it alone knows. The other one holds the same in both, so a share that
-//! is sent bare differs as the secrets do. Of each message two tests look at all bits:
+//! The parties run a function many times with one secret, and as often with another secret that changes what one
+//! party holds: its shares of the operands, and what it alone knows. The other party holds the same in all runs, so a
+//! share that is sent bare differs as the secrets do. Two tests look at all bits of each message:
 //!
-//! - *Every bit by itself.* It is set in so many of the runs with one secret and with the other. With n runs each,
-//!   two equal distributions differ by d or more with a probability of 2 e^(-d^2/n) at most (Serfling, 1974).
-//! - *All bits together.* The first halves of the runs say by how much more often each bit is set with one secret.
-//!   The sum of these weights over the bits of a message ranks the other halves, which the rank-sum test compares
-//!   (Mann and Whitney, 1947). It assumes nothing of how bits depend on each other.
+//! - *Every bit by itself.* The test counts the runs with each secret in which the bit is set. With n runs each, the
+//!   counts of two equal distributions differ by d or more with a probability of 2 e^(-d^2/n) at most (Serfling,
+//!   1974).
+//! - *All bits together.* The first half of the runs gives each bit a weight: how much more often it is set with one
+//!   secret. The sum of the weights of the set bits ranks the messages of the second half, which the rank-sum test
+//!   compares (Mann and Whitney, 1947). It assumes nothing of how bits depend on each other.
 //!
 //! A right protocol fails the first with a probability below [`CHANCE`] for each message, and the second with one
-//! below 10^-9, at [`MOST_RANKED`] standard deviations. Sessions draw from fixed seeds, but for those of a helper.
+//! below 10^-9, at [`MOST_RANKED`] standard deviations. Sessions draw from fixed seeds, except those with a helper.
 //!
 //! A message that looks random by itself may still tell something to a party that knows its mask. Words that are
-//! opened under masks have laws of their own.
+//! opened under masks have [laws](crate::laws) of their own.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,13 +31,13 @@ use waggle_protocols::{Error, HelperDeals, Needs, Options, Session, TwoParty};
 
 use crate::laws::{Laws, OPERAND_BATCH, Shares};
 
-/// Runs with each secret: even, for halves.
+/// Runs with each secret. The number is even, because a test divides the runs into halves.
 const RUNS: usize = 64;
 
-/// The probability with which equal distributions of a message fail the test of single bits, at most.
+/// The largest probability with which equal distributions of a message fail the test of single bits.
 pub const CHANCE: f64 = 1e-9;
 
-/// Standard deviations of the rank-sum test.
+/// Most standard deviations that the rank-sum test allows.
 pub const MOST_RANKED: f64 = 6.0;
 
 /// The longest wait for a message.
@@ -80,19 +81,19 @@ fn messages(mut bytes: &[u8]) -> Vec<Message> {
 enum Made {
     /// The parties make them in every run.
     Together,
-    /// A helper deals those of all runs.
+    /// A helper deals the correlations of all runs.
     Dealt,
 }
 
 impl Laws<'_> {
-    /// Holds the function to the law at the [`channel`](crate::channel): no message of a party tells what it holds
-    /// here from what it holds in `other`, which has operands of the same shapes. Every run is in a session of its
-    /// own if it begins `afresh`.
+    /// Holds the function to the law at the [`channel`](crate::channel): no message of a party shows whether the
+    /// party holds the secret of `self` or that of `other`, which has operands of the same shapes. With `afresh`
+    /// every run has a session of its own.
     ///
-    /// Units of correlations that serve in all runs are a fault that shows.
+    /// To check the test itself, it must also notice runs that all use the same units of correlations.
     ///
     /// # Panics
-    /// Where a message tells something, or nothing where it must.
+    /// If a message tells something, or if the test does not notice a message that must tell something.
     pub fn hides(&self, other: &Self, afresh: bool) {
         for &options in &self.usages {
             self.holds(other, options, afresh, Made::Together);
@@ -116,7 +117,7 @@ impl Laws<'_> {
         }
     }
 
-    /// What a message tells, if one does.
+    /// Which message tells something, and how, if one does.
     fn told(
         &self,
         other: &Self,
@@ -158,7 +159,7 @@ impl Laws<'_> {
     ) -> Vec<Sent> {
         let held = |role: Role| if changed == Some(role) { other } else { self };
         let mut masks = StdRng::seed_from_u64(5);
-        // The client's shares are random. The party that does not change has the same ones in all runs.
+        // The client's shares are random. The party whose secret does not change has the same shares in all runs.
         let mut shared = |a: Vec<u64>, b: Vec<u64>, minus: fn(u64, u64) -> u64| {
             let client: Vec<u64> = a.iter().map(|_| masks.next_u64()).collect();
             let server: Vec<u64> = a.iter().zip(&client).map(|(x, client)| minus(*x, *client)).collect();
@@ -211,7 +212,7 @@ impl Laws<'_> {
                     let server = abb.session().is_server();
                     abb.prepare(&needs, |name| matrix(name).filter(|_| server), &mut |_| ())?;
                 }
-                // Keys of the session are sent in its first run.
+                // The first run of a session also sends keys, so it is left out.
                 if !afresh {
                     once(abb, &needs, &taps)?;
                 }
@@ -228,7 +229,7 @@ impl Laws<'_> {
     }
 }
 
-/// Two parties over the ideal dealer, and what each sends. All that they draw follows from `seed`.
+/// Two parties over the ideal dealer, and the bytes that each sends. All their random numbers follow from `seed`.
 fn tapped(options: Options, seed: u64) -> (Pair, [Arc<Mutex<Vec<u8>>>; 2]) {
     assert_eq!(options.ot, waggle_ot::CotKind::Dealer, "sessions that draw from seeds");
     let taps: [Arc<Mutex<Vec<u8>>>; 2] = Default::default();
@@ -248,7 +249,7 @@ fn tapped(options: Options, seed: u64) -> (Pair, [Arc<Mutex<Vec<u8>>>; 2]) {
     (Pair::connect(open).expect("set-up over the dealer"), taps)
 }
 
-/// Why the payloads of two sets of runs, all of one length, have other distributions.
+/// The reason why the payloads of two sets of runs, all of one length, have different distributions, if they do.
 fn differ(runs: &[Vec<&[u8]>; 2]) -> Option<String> {
     let bits = 8 * runs[0][0].len();
     let counts = |runs: &[&[u8]]| {
@@ -277,7 +278,7 @@ fn differ(runs: &[Vec<&[u8]>; 2]) -> Option<String> {
         bytes.map(|at| i64::from(of_byte(at))).sum()
     };
     let [first, second] = runs.each_ref().map(|runs| runs[half..].iter().map(score).collect::<Vec<i64>>());
-    // Pairs of which the first is the larger, and half of those that are equal.
+    // The number of pairs in which the first score is larger, plus half the number of equal pairs.
     let wins: f64 = first.iter().flat_map(|a| second.iter().map(move |b| f64::from(a.cmp(b) as i32 + 1) / 2.0)).sum();
     let n = half as f64;
     let deviation = (wins - n * n / 2.0) / (n * n * (2.0 * n + 1.0) / 12.0).sqrt();
@@ -288,7 +289,7 @@ fn differ(runs: &[Vec<&[u8]>; 2]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Payloads of 40 bytes, in which `spoil` may put something by the number of the run.
+    /// Random payloads of 40 bytes, which `spoil` may change by the number of the run.
     fn runs(seed: u64, spoil: impl Fn(usize, &mut [u8])) -> Vec<Vec<u8>> {
         let mut rng = StdRng::seed_from_u64(seed);
         let payload = |run: usize| {

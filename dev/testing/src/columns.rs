@@ -1,11 +1,11 @@
 use waggle_engine::{MatrixSource, Order};
 
-/// A matrix in memory whose columns stand one after another, as those of most checkpoints do.
+/// A matrix in memory, column by column as in most checkpoints.
 #[derive(Debug)]
 pub struct Columns {
-    /// Rows of the matrix, the length of a column.
+    /// Number of rows of the matrix, which is the length of a column.
     pub inputs: usize,
-    /// All columns.
+    /// The entries of all columns, one column after another.
     pub entries: Vec<f32>,
 }
 

@@ -5,15 +5,15 @@
 //!
 //! | law | what it says |
 //! |---|---|
-//! | reference | what the parties' results stand for is what the reference computes, within the stated error |
-//! | cost | both ledgers equal that of the plan, and the shapes are those that it says |
+//! | reference | the parties' results stand for what the reference computes, within the stated error |
+//! | cost | both ledgers equal the plan's, and the shapes of results are those of the plan |
 //! | range | the reference refuses inputs outside the range |
 //! | uniform | what the parties open under masks is uniformly distributed, by chi-square |
-//! | spent once | no mask serves twice, and what a place opens next differs from what it opened before by uniform words |
+//! | spent once | no mask serves twice, and words that one place opens in succession differ by uniform words |
 //!
 //! In two phases the correlations are made on the spot once, and once ahead.
 //!
-//! [`Laws::hides`] holds a function to one more, on what a party sends: see [`channel`](crate::channel).
+//! [`Laws::hides`] holds a function to one more law, about the messages of a party: see [`channel`](crate::channel).
 
 use std::any::type_name;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ use crate::values::distance;
 
 /// A function of hidden words and bits that runs on every box.
 pub trait Function: Sync {
-    /// Runs it.
+    /// Runs the function on `b`.
     fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], bits: &[B::Bits]) -> Result<Output<B::Form>, Error>;
 }
 
@@ -58,10 +58,10 @@ pub enum Output<F: Form> {
 
 /// An operation whose operands are words and bits. [`lawful!`](crate::lawful) implements it.
 pub trait Lawful: Operation + Copy + Sync {
-    /// The operands, from all words and all bits in order.
+    /// The operands of the operation, picked from all words and all bits, which are in order.
     fn input<'a, F: Form>(words: &'a [F::Words], bits: &'a [F::Bits]) -> Self::Input<'a, F>;
 
-    /// The result.
+    /// The result of the operation as an [`Output`].
     fn output<F: Form>(output: Self::Output<F>) -> Output<F>;
 }
 
@@ -113,8 +113,8 @@ lawful!(sum_squares::SumSquares, |words, _| &words[0], Words);
 lawful!(truncate::Truncation, |words, _| &words[0], Words);
 
 /// Makes a [`Function`] of an expression over a box, its words and its bits, and names the variant of [`Output`]:
-/// `function!(Words, [width: u32], |b, words, _| b.apply(Mul { width: *width }, (&words[0], &words[0])))`. Variables
-/// that it uses stand in the brackets.
+/// `function!(Words, [width: u32], |b, words, _| b.apply(Mul { width: *width }, (&words[0], &words[0])))`. The
+/// brackets name the variables that the expression uses.
 #[macro_export]
 macro_rules! function {
     ($output:ident, [$($name:ident : $ty:ty),*], |$b:ident, $words:pat_param, $bits:pat_param| $body:expr) => {{
@@ -136,27 +136,26 @@ macro_rules! function {
     }};
 }
 
-/// Words opened under masks that the chi-square test wants, at least: 128 for each value of the four bits it looks
-/// at.
+/// Fewest words opened under masks for the chi-square test: 128 for each value of the four bits that it looks at.
 pub const UNIFORM_WORDS: usize = 1 << 11;
 
-/// Words of masks of cached operands that are made at once: few, so that several batches are needed.
+/// Words of masks of cached operands that are made at once. They are few, so that tests need several batches.
 pub const OPERAND_BATCH: u64 = 1 << 7;
 
-/// A planner of sessions that make so few at once.
+/// A planner of sessions that make [`OPERAND_BATCH`] words of masks at once.
 pub fn planner(options: Options) -> Planner {
     let mut planner = Planner::new(options);
     planner.plans().operand_batch = OPERAND_BATCH;
     planner
 }
 
-/// The operands of a run as shares: the client's, the server's.
+/// The operands of a run as shares: of each operand first the client's share, then the server's.
 pub(crate) struct Shares {
     pub(crate) words: Vec<[ArrayD<u64>; 2]>,
     pub(crate) bits: Vec<[ArrayD<u8>; 2]>,
 }
 
-/// A [`Function`] on each box: the laws are then compiled once for all.
+/// A [`Function`] on each box. Through this trait object the laws are compiled once for all functions.
 pub(crate) trait OnBoxes: Sync {
     fn name(&self) -> &'static str;
     fn clear(&self, b: &mut Clear, words: &[ArrayD<u64>], bits: &[ArrayD<u8>]) -> Result<Output<Values>, Error>;
@@ -184,7 +183,8 @@ impl<F: Function> OnBoxes for F {
 
 /// A function with its inputs and its error, to be held to the laws.
 pub struct Laws<'l> {
-    /// In the clear, as the client and as the server: what a party does not know is not in its function.
+    /// The function in the clear, at the client and at the server, in this order. A party's function lacks what the
+    /// party does not know.
     functions: [Box<dyn OnBoxes + 'l>; 3],
     pub(crate) words: Vec<ArrayD<u64>>,
     pub(crate) bits: Vec<ArrayD<u8>>,
@@ -197,12 +197,12 @@ pub struct Laws<'l> {
 }
 
 impl<'l> Laws<'l> {
-    /// A function whose public parameters all know.
+    /// The laws of a function whose parameters are all public.
     pub fn of<F: Function + Clone + 'l>(function: F) -> Self {
         Laws::of_each(function.clone(), function.clone(), function)
     }
 
-    /// A function with parameters that one party knows.
+    /// The laws of a function with parameters that only one party knows.
     pub fn of_each<F: Function + 'l>(clear: F, client: F, server: F) -> Self {
         Laws {
             functions: [Box::new(clear), Box::new(client), Box::new(server)],
@@ -221,7 +221,7 @@ impl<'l> Laws<'l> {
         self.functions[0].name()
     }
 
-    /// The next operand of words, row-major.
+    /// Adds an operand of words, row-major.
     ///
     /// # Panics
     /// If there are not as many values as the shape says.
@@ -230,7 +230,7 @@ impl<'l> Laws<'l> {
         self
     }
 
-    /// The next operand of bits, a byte 0 or 1 each, row-major.
+    /// Adds an operand of bits, each a byte 0 or 1, row-major.
     ///
     /// # Panics
     /// If there are not as many bits as the shape says.
@@ -239,28 +239,28 @@ impl<'l> Laws<'l> {
         self
     }
 
-    /// Words are compared modulo 2^`width`; 64 unless stated.
+    /// Sets the `width` modulo whose power of two words are compared; 64 unless stated.
     pub fn ring(mut self, width: u32) -> Self {
         self.ring = width;
         self
     }
 
-    /// The largest difference from the reference, in units in the last place; none unless stated.
+    /// Sets the largest allowed difference from the reference, in units in the last place; 0 unless stated.
     pub fn error(mut self, units: u64) -> Self {
         self.error = units;
         self
     }
 
-    /// Who learns what is opened.
+    /// Sets the parties that learn opened words.
     pub fn opened_to(mut self, roles: &[Role]) -> Self {
         self.opened_to = roles.to_vec();
         self
     }
 
-    /// Words outside the range, one vector for every operand of words: the reference must refuse them.
+    /// Adds words outside the range, one vector for every operand of words, which the reference must refuse.
     ///
     /// # Panics
-    /// If the values do not fit the shapes of the operands, which come before.
+    /// If the values do not fit the shapes of the operands, which must be added before.
     pub fn refuses(mut self, words: &[Vec<u64>]) -> Self {
         assert_eq!(words.len(), self.words.len(), "a vector for every operand");
         let shaped = |(operand, values): (&ArrayD<u64>, &Vec<u64>)| {
@@ -270,13 +270,13 @@ impl<'l> Laws<'l> {
         self
     }
 
-    /// The server's matrix called `name`, for correlations that are made ahead.
+    /// Adds the server's matrix called `name`, for correlations that are made ahead.
     pub fn weight(mut self, name: &str, matrix: &'l FixedMatrix) -> Self {
         self.weights.insert(name.to_owned(), matrix);
         self
     }
 
-    /// The options to run under, instead of [`DEALER`] and [`TWO_PHASES`].
+    /// Sets the options to run under, instead of [`DEALER`] and [`TWO_PHASES`].
     pub fn over(mut self, usages: &[Options]) -> Self {
         self.usages = usages.to_vec();
         self
@@ -285,7 +285,7 @@ impl<'l> Laws<'l> {
     /// Holds the function to the laws.
     ///
     /// # Panics
-    /// Where one does not hold, with its name.
+    /// If a law does not hold, with the name of the law.
     pub fn hold(&self) {
         for words in &self.refused {
             let refused = self.functions[0].clear(&mut Clear::new(), words, &self.bits);
@@ -346,11 +346,11 @@ impl<'l> Laws<'l> {
         }
     }
 
-    /// The words that the function gives between two parties, for another comparison than that with the reference.
-    /// Costs are those of the plan.
+    /// The words that the function gives between two parties, for a comparison of the caller's own instead of that
+    /// with the reference. The law of costs is still checked.
     ///
     /// # Panics
-    /// If they are not, or if the function gives no words.
+    /// If costs differ from the plan, or if the function gives no words.
     pub fn values(&self, options: Options) -> ArrayD<u64> {
         let name = format!("{} under {options:?}", self.name());
         let (mut pair, got) = self.run(&name, options, None, &self.shared());
@@ -386,7 +386,7 @@ impl<'l> Laws<'l> {
         Shares { words: self.words.iter().map(share).collect(), bits: self.bits.iter().map(share_bits).collect() }
     }
 
-    /// One run, as the party of `abb`.
+    /// Runs the function once, as the party of `abb`.
     pub(crate) fn once(&self, abb: &mut TwoParty, shares: &Shares) -> Result<Output<Values>, Error> {
         let role = abb.session().role() as usize;
         let words: Vec<_> = shares.words.iter().map(|shares| shares[role].clone()).collect();
@@ -394,7 +394,7 @@ impl<'l> Laws<'l> {
         self.functions[1 + role].secure(abb, &words, &bits)
     }
 
-    /// A run between two parties, and what they get.
+    /// Runs the function between two parties. Returns the parties and their results.
     fn run(
         &self,
         name: &str,
@@ -443,7 +443,7 @@ impl<'l> Laws<'l> {
         (pair, got)
     }
 
-    /// Asserts that both ledgers are those of the plan, and the shape of the result.
+    /// Asserts that both ledgers and the shape of the result are those of the plan.
     fn costs(&self, name: &str, options: Options, ahead: Option<&Needs>, pair: &mut Pair, shape: &[usize]) {
         let ledgers =
             [Role::Client, Role::Server].map(|role| pair.party(role).session().channel().ledger().untimed());
@@ -457,7 +457,7 @@ impl<'l> Laws<'l> {
         }
     }
 
-    /// Compares the parties' results with the reference's; returns the shape.
+    /// Compares the parties' results with the reference's. Returns the shape of the result.
     fn reference(&self, name: &str, got: [Output<Values>; 2], want: Output<Values>) -> Vec<usize> {
         match (got, want) {
             ([Output::Words(client), Output::Words(server)], Output::Words(want)) => {

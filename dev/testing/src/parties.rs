@@ -8,10 +8,10 @@ use waggle_protocols::local::Pair;
 pub use waggle_protocols::{DEALER, TWO_PHASES};
 use waggle_protocols::{Error, Options, TwoParty};
 
-/// The result of one party, with its ledger but for times.
+/// The result of one party, with its ledger without times.
 pub type Outcome<T> = (T, Vec<Entry>);
 
-/// Two connected parties, over the ideal dealer if `options` name it and else over real OTs.
+/// Two connected parties, over the ideal dealer if `options` name it, otherwise over real OTs.
 ///
 /// # Panics
 /// If the set-up fails.
@@ -33,7 +33,7 @@ pub fn run<T: Send>(
     [(client, untimed(Role::Client)), (server, untimed(Role::Server))]
 }
 
-/// Words as fresh random shares modulo 2^64: the client's, the server's.
+/// Splits words into fresh random shares modulo 2^64: first the client's, then the server's.
 pub fn share(words: &ArrayD<u64>) -> [ArrayD<u64>; 2] {
     let mut rng = rand::rng();
     let client = words.mapv(|_| rng.next_u64());
@@ -42,7 +42,7 @@ pub fn share(words: &ArrayD<u64>) -> [ArrayD<u64>; 2] {
     [client, server]
 }
 
-/// The share of `role`, for parties that draw the same `masks` apart: the client keeps the mask.
+/// The share of `role`, for parties that draw the same `masks` each on its own: the client's share is the mask.
 pub fn share_of(words: &ArrayD<u64>, role: Role, masks: &mut impl Rng) -> ArrayD<u64> {
     words.mapv(|word| {
         let mask = masks.next_u64();

@@ -16,7 +16,7 @@ pub fn to_real(words: &ArrayD<u64>) -> ArrayD<f64> {
     words.mapv(|word| word as i64 as f64 / f64::from(1u32 << FRAC))
 }
 
-/// Largest difference of two entries at one place.
+/// Largest difference between `a` and `b` at any one place.
 ///
 /// # Panics
 /// If the shapes differ.

@@ -7,10 +7,10 @@ use waggle_protocols::operation::prelude::*;
 use waggle_protocols::wire::opening;
 use waggle_testing::{Laws, lawful, signed_values};
 
-/// Ring of the opened words.
+/// Width in bits of the ring of the opened words.
 const WIDTH: u32 = 32;
 
-/// Words in the operand: enough that one run of a uniform opening fills the test.
+/// Words in the operand: enough for the test of uniform openings in one run.
 const COUNT: usize = 600;
 
 /// The fault of [`Again`].
@@ -25,7 +25,8 @@ enum Fault {
     Bare,
 }
 
-/// Shares x anew: opens it under masks of both parties, who take theirs off again. Range: signed 30-bit values.
+/// Shares x anew: opens it under masks of both parties, each of which then takes off its own mask. Range: signed
+/// 30-bit values.
 #[derive(Clone, Copy, Debug)]
 struct Again(Fault);
 
@@ -114,7 +115,7 @@ fn an_opening_under_small_masks_is_noticed() {
     hold(Fault::Uniform);
 }
 
-/// The laws of results, costs and openings see nothing of it.
+/// The laws of results, costs and openings do not notice a share that is sent bare.
 #[test]
 #[should_panic(expected = "tells what it holds")]
 fn a_share_that_is_sent_bare_is_noticed() {

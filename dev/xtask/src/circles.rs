@@ -1,7 +1,7 @@
-//! Circles of files: modules of a crate that name each other, whichever way round.
+//! Circles of files: modules of a crate that name each other, directly or through other modules.
 //!
-//! A file names another by a path that begins with `crate`, `super` or `self`. A module and those within it are one
-//! thing here, tests do not count, and neither does what a crate's root exports again.
+//! A file names another by a path that begins with `crate`, `super` or `self`. A module that names a module inside
+//! it, or the other way round, is no circle. Tests and what a crate's root exports again do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ type Module = Vec<String>;
 /// The circles of all crates below `root`, each with its files in order.
 ///
 /// # Errors
-/// Those of the system.
+/// Errors of the operating system.
 pub(crate) fn find(root: &Path) -> io::Result<Vec<Vec<PathBuf>>> {
     let mut circles = Vec::new();
     for sources in crates(root)? {
@@ -51,7 +51,7 @@ fn crates(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Adds the files of `folder`, whose module is `parent`, by their modules.
+/// Adds the files of `folder`, whose module is `parent`, to `found` under their modules.
 fn modules(folder: &Path, parent: &Module, found: &mut BTreeMap<Module, PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -89,7 +89,8 @@ fn paths(text: &str) -> Vec<Module> {
     found
 }
 
-/// Adds the paths of the tree at the beginning of `text`, which go on after `above`; returns what is behind it.
+/// Adds the paths of the `use` tree at the beginning of `text`, each behind the path `above`. Returns the text behind
+/// the tree.
 fn tree<'t>(text: &'t str, above: &mut Module, found: &mut Vec<Module>) -> &'t str {
     let depth = above.len();
     let mut text = text.trim_start();
@@ -118,14 +119,14 @@ fn tree<'t>(text: &'t str, above: &mut Module, found: &mut Vec<Module>) -> &'t s
     }
     found.push(above.clone());
     above.truncate(depth);
-    // A new name is no module.
+    // The new name behind `as` is no module.
     match text.trim_start().strip_prefix("as ") {
         Some(rest) => rest.trim_start().trim_start_matches(|c: char| c.is_alphanumeric() || c == '_'),
         None => text,
     }
 }
 
-/// The module that `path` leads to from `here`, if that is a file apart.
+/// The module that `path` leads to from `here`, if it is in another file.
 fn resolve(here: &Module, path: &Module, files: &BTreeMap<Module, PathBuf>) -> Option<Module> {
     let mut whole = if path.first().is_some_and(|first| first == "crate") { Vec::new() } else { here.clone() };
     for step in path {
@@ -140,7 +141,7 @@ fn resolve(here: &Module, path: &Module, files: &BTreeMap<Module, PathBuf>) -> O
     (!within).then(|| found.to_vec())
 }
 
-/// Groups of modules of which each leads to all others.
+/// Groups of modules in which each module leads to all others.
 fn circles_of(named: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<&Module>> {
     let reach: BTreeMap<&Module, BTreeSet<&Module>> = named.keys().map(|from| (from, reached(from, named))).collect();
     let mut left: BTreeSet<&Module> = named.keys().collect();

@@ -1,4 +1,4 @@
-//! What a release needs, called as `cargo xtask`.
+//! The steps of a release and a check of its sources, called as `cargo xtask`.
 #![forbid(unsafe_code)]
 
 mod circles;
@@ -16,7 +16,7 @@ const USAGE: &str = "usage:
   cargo xtask circles                  fails if files of a crate name each other in a circle
   cargo xtask licences MANIFEST FILE   the licences of all packages that the package of MANIFEST is built of";
 
-/// Why there is no archive.
+/// The reason why a task failed.
 #[derive(Debug, Error)]
 enum Error {
     #[error("{USAGE}")]
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Fails where files name each other in a circle.
+/// Fails if files name each other in a circle.
 fn no_circles() -> Result<(), Error> {
     let circles = circles::find(&root()).map_err(at(&root()))?;
     for circle in &circles {
@@ -71,7 +71,7 @@ fn cargo() -> Command {
 
 /// Makes the archive, and prints its path.
 fn dist() -> Result<(), Error> {
-    // Whoever lacks the tool hears of it before the program is built.
+    // A missing `cargo about` is reported before the program is built.
     about()?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let target = std::path::absolute(&target).map_err(at(&target))?;
@@ -105,7 +105,8 @@ fn dist() -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes the licences of what the package of `manifest` is built of; `dev/about.toml` says which are allowed.
+/// Writes the licences of everything that the package of `manifest` is built from. `dev/about.toml` says which
+/// licences are allowed.
 fn licences(manifest: &Path, file: &Path) -> Result<(), Error> {
     about()?;
     let file = std::path::absolute(file).map_err(at(file))?;
@@ -129,7 +130,7 @@ fn run(command: &mut Command) -> Result<(), Error> {
     output(command.stdout(Stdio::inherit())).map(drop)
 }
 
-/// The output of a command that ends well; what it says on standard error is seen.
+/// The standard output of a command that succeeds. Its standard error goes to the terminal.
 fn output(command: &mut Command) -> Result<Vec<u8>, Error> {
     let program = command.get_program().display().to_string();
     let failed = |status: String| Error::Failed { command: program, status };

@@ -16,10 +16,10 @@ pub(crate) enum Fault {
     Corrupt(u64),
 }
 
-/// A [`Link`] whose sending side suffers a [`Fault`]. It cannot be split: put it around a
-/// `Shaped` link, not inside.
+/// A [`Link`] whose sending side suffers a [`Fault`]. It cannot be split, so it must be put around a `Shaped` link,
+/// not inside.
 pub(crate) struct Faulty<L> {
-    /// `None` once cut.
+    /// The link, or `None` once it is cut.
     inner: Option<L>,
     fault: Fault,
     sent: u64,

@@ -1,4 +1,4 @@
-//! Pairs of links, and bytes as a peer that is not a `Channel` would send them.
+//! Pairs of links, and the frames of a peer that is no `Channel`.
 #![allow(dead_code, reason = "every test program uses a part")]
 
 pub(crate) mod faulty;
@@ -11,12 +11,12 @@ use waggle_net::tcp::{ConnectOptions, TcpLink, connect, listen};
 use waggle_net::tls::{self, TlsLink};
 use waggle_net::{Channel, Identity, Link, LinkShape, NetError, Role, Shaped, memory_pair};
 
-/// Long enough for a busy machine; no passing test waits for it.
+/// A time-out long enough for a busy machine. No passing test waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// For tests that wait for a time-out.
+/// A time-out for tests that wait for one.
 pub(crate) const BRIEF: Duration = Duration::from_millis(300);
 
-/// The end of either party, client first.
+/// The ends of both parties, client first.
 pub(crate) type Pair = (Box<dyn Link>, Box<dyn Link>);
 
 pub(crate) fn memory(timeout: Duration) -> Pair {

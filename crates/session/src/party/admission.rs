@@ -64,7 +64,7 @@ mod tests {
         br#"{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8,
         "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 1048576}"#;
 
-    /// The outcome of a session of `client` with `hosted`, of both parties.
+    /// Both parties' outcomes of a session of `client` with `hosted`.
     fn parties(
         hosted: &ModelServer,
         terms: &Terms,
@@ -80,7 +80,7 @@ mod tests {
         })
     }
 
-    /// No word on the wire asks for them in another kind of session.
+    /// No message can ask for the logits of a prompt in another kind of session.
     #[test]
     fn the_logits_of_a_prompt_are_those_of_a_generation() {
         let spec = crate::request::tests::llama(1);

@@ -1,4 +1,4 @@
-//! The party with the prompt.
+//! The client's side of a session: the party with the prompt.
 
 use std::path::Path;
 use std::time::Instant;
@@ -28,7 +28,7 @@ pub struct ClientSession {
     stop_at_eos: bool,
     pad_answer: bool,
     all_positions: bool,
-    /// When it began.
+    /// When the session began.
     since: Instant,
     kept: Option<Vec<PoolId>>,
     texts: usize,
@@ -62,8 +62,8 @@ impl ClientSession {
         })
     }
 
-    /// This session, for a generation with guesses: the server learns how many tokens each pass keeps. The words of
-    /// [`Next::Drafted`] are checked; without them nothing sensible is guessed.
+    /// This session, for a generation with guesses: the server learns how many tokens each pass keeps. The passes
+    /// check the guesses of [`Next::Drafted`]. Without these, nothing sensible is guessed.
     pub fn drafting(self, draft: Drafts) -> Self {
         ClientSession { draft: Some(draft), ..self }
     }
@@ -84,13 +84,13 @@ impl ClientSession {
         ClientSession { all_positions: true, ..self }
     }
 
-    /// This session, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this
-    /// client's but those of `kept`, which must be all that the client has.
+    /// This session, for [`ClientSession::fill`]: first the server removes its parts of all of this client's pools
+    /// except those in `kept`, which must name all that the client has.
     pub fn having_only(self, kept: Vec<PoolId>) -> Self {
         ClientSession { kept: Some(kept), ..self }
     }
 
-    /// This session, for [`ClientSession::fill`]: the pool is for so many texts that are read side by side.
+    /// This session, for [`ClientSession::fill`]: the pool is for `texts` texts that are read side by side.
     pub fn for_texts(self, texts: usize) -> Self {
         ClientSession { texts, ..self }
     }
@@ -131,7 +131,7 @@ impl ClientSession {
     /// # Errors
     /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other
     /// terms or for less; [`Error::Refused`] if the server has no pool of one of the ids; [`Error::PoolFile`] if a
-    /// file is damaged or somebody was faster.
+    /// file is damaged or another process claimed it first.
     pub fn spend(
         self,
         pool: PoolSet,
@@ -168,7 +168,7 @@ impl ClientSession {
         let peer = self.server.key.as_deref();
         let pool = match pool {
             Some(pool) => {
-                // Before the planning, which takes a while.
+                // This check precedes the planning, which takes a while.
                 pool.check_bound(request)?;
                 let bound = pool.bound();
                 let purpose = Purpose::new(&self.model, &self.terms, bound, request.texts, None, peer, watch)?;
@@ -213,17 +213,18 @@ impl ClientSession {
         ChatSession::begin(channel, public, terms, model, bound, since, watch)
     }
 
-    /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must
-    /// be free, and the server's in a file of its own. A helper of the terms deals now, not when the pool is spent.
+    /// Makes the correlations of generations up to `bound`. The client's end up in the file `path`, which must not
+    /// exist, and the server's in a file of its own. A helper named in the terms deals now, not when the pool is
+    /// spent.
     ///
     /// # Errors
-    /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the
-    /// server keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
+    /// Before anything is sent if the bound does not fit the model or `path` exists; [`Error::Refused`] if the server
+    /// keeps no pools, has too many, will not do as much or cannot write its file. The client has no file then.
     pub fn fill(self, bound: Lengths, path: &Path, watch: &mut Watch) -> Result<Outcome, Error> {
         self.fill_part(bound, Part::WHOLE, path, watch)
     }
 
-    /// [`ClientSession::fill`] with `part` of the correlations, which ends in a file of its own.
+    /// [`ClientSession::fill`] for `part` of the correlations alone.
     ///
     /// # Errors
     /// As [`ClientSession::fill`].

@@ -16,7 +16,7 @@ const READY: &str = "pool/ready";
 const KEPT: &str = "pool/kept";
 const CLAIMED: &str = "pool/claimed";
 
-/// What a session found when it was ready.
+/// What making a session ready yields.
 #[derive(Default)]
 pub(super) struct Ready {
     /// The account of the link to a helper that has dealt everything.
@@ -66,7 +66,7 @@ fn make_room(bytes: u64, watch: &mut Watch) -> Result<(), Error> {
     Ok(check_space(bytes).map_err(waggle_protocols::Error::from)?)
 }
 
-/// Makes what a pool for `purpose` holds; returns this party's part, and the account of the link to a helper.
+/// Makes what a pool for `purpose` holds. Returns this party's stock, and the account of the link to a helper.
 pub(super) fn make(
     engine: &mut Secure,
     weights: &[&FixedWeight],
@@ -79,8 +79,8 @@ pub(super) fn make(
     Ok((std::mem::take(engine.abb().stock()), helped))
 }
 
-/// Makes all of `needs`, with the helper of `terms` if they name one, after telling how much room they take and
-/// checking that it is there. Returns the account of the link to the helper.
+/// Makes all of `needs`, with the helper that `terms` name, if any, after telling how much room the correlations take
+/// and checking that it is there. Returns the account of the link to the helper.
 fn prepare(
     engine: &mut Secure,
     needs: &Needs,
@@ -95,8 +95,8 @@ fn prepare(
     helper::leave(engine)
 }
 
-/// The client's end of a filling, booked as `offline`: its pool, once written, is published when the server's part is
-/// safe; see [`crate::pool`].
+/// The client's end of a filling, booked as `offline`. The client publishes its written pool once the server's part
+/// is safe; see [`crate::pool`].
 pub(super) fn keep<P: FnOnce() -> Result<(), Error>>(
     channel: &mut Channel,
     written: Result<P, Error>,
@@ -113,7 +113,8 @@ pub(super) fn keep<P: FnOnce() -> Result<(), Error>>(
     })
 }
 
-/// The server's end of a filling. Its part waits from the server's message on, and becomes a pool at the client's.
+/// The server's end of a filling. The server's part waits from the server's message on, and becomes a pool with the
+/// client's message.
 pub(super) fn keep_for_client(
     channel: &mut Channel,
     written: Result<Written, Error>,

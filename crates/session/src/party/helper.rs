@@ -1,16 +1,15 @@
-//! Sessions with a helper: a third machine that deals what is prepared ([`waggle_protocols::deal`]). If it deals
-//! products with weights, too, the server has told the client the seed of its halves before, in 32 bytes, and sends
-//! the helper the halves that this lacks ([`waggle_protocols::halves`]).
+//! Sessions with a helper: a third machine that deals what is prepared ([`waggle_protocols::deal`]). If the helper
+//! deals products with weights, too, the server first tells the client the seed of the client's halves, in 32 bytes,
+//! and sends the helper the halves that the helper lacks ([`waggle_protocols::halves`]).
 //!
 //! Both parties state the helper's key in their handshake. When they have their base OTs, each opens a link of its
 //! own to the helper and says what it needs, under the name of the session: the binding of the link between the two
 //! ([`waggle_net::Channel::binding`]), which nobody else knows. It also names the key that the other party has
 //! proved. The helper deals when both have asked for the same and each has proved the key that the other named
-//! ([`Pairing`](super::Pairing)). Helper and both parties see to it that the three have three keys.
+//! ([`Pairing`](super::Pairing)). The helper and both parties check that the three have three different keys.
 //!
-//! Halves of weights are asked for by their name at the client, and by the proof that the name is the hash of at the
-//! server ([`HalvesOwner`]), on links with keys alone. So no link but the server's can deposit them or have them
-//! used.
+//! A client asks for halves of weights by their name, and a server by the proof whose hash is the name
+//! ([`HalvesOwner`]), only on links with keys. So no link but the server's can deposit halves or have them used.
 //!
 //! | message on a link to the helper | from | bytes |
 //! |---|---|---|
@@ -21,8 +20,8 @@
 //! | seeds ([`Helper::open`](deal::Helper::open)) | helper | 64 |
 //! | words ([`Helper::serve`](deal::Helper::serve)) | helper | as planned |
 //!
-//! In a session of three parties ([`HelperDeals::Passes`](waggle_protocols::HelperDeals::Passes)) these demands say
-//! what halves are needed, and the words come pass by pass:
+//! In a session of three parties ([`HelperDeals::Passes`](waggle_protocols::HelperDeals::Passes)) the demands above
+//! say which halves are needed, and the words come pass by pass:
 //!
 //! | message on a link to the helper | from | bytes |
 //! |---|---|---|
@@ -48,17 +47,17 @@ use super::{Event, Peer, Terms, Watch, nobody, opening, wire};
 use crate::Error;
 use crate::needs::together;
 
-/// Longest list of demands.
+/// Most bytes of a list of demands.
 pub(super) const MAX_ASK_BYTES: usize = 4 << 20;
 pub(super) const SCOPE: &str = "helper";
 pub(super) const ASK: &str = "helper/demands";
 pub(super) const VERDICT: &str = "helper/verdict";
 pub(super) const PASS: &str = "helper/demands of a pass";
 const SEED: &str = "helper/seed of halves";
-/// Named to a party whose key the helper does not know.
+/// The step at which the helper rejects a party whose key it does not know.
 pub(super) const KEY: &str = "helper/key";
 pub(super) const MISSING: &str = "helper/missing halves";
-/// Longest list of missing halves.
+/// Most bytes of a list of missing halves.
 const MAX_MISSING_BYTES: usize = 256 << 10;
 
 /// The way of a party to the helper of its sessions.
@@ -69,14 +68,14 @@ pub struct ToHelper {
 }
 
 impl ToHelper {
-    /// A party with the key `own`, if links prove keys, reaches its helper by `open`. On that link the party is the
-    /// client, whichever it is of the two.
+    /// The way of a party whose key is `own`, if links prove keys. `open` opens the link to the helper, on which
+    /// either party has the role of client.
     pub fn new(own: Option<String>, open: impl Fn() -> Result<Channel, NetError> + Send + Sync + 'static) -> Self {
         ToHelper { own, open: Arc::new(open) }
     }
 
-    /// Sees to it that this party, its `peer` and the `helper` have three keys, or none of them one, which is not
-    /// enough for halves of `weights`.
+    /// Checks that this party, its `peer` and the `helper` have three different keys. Without encryption none has a
+    /// key, which suffices unless the helper deals products with `weights`.
     fn check(&self, peer: &Peer, helper: Option<&str>, weights: bool) -> Result<(), Error> {
         let Some(own) = &self.own else {
             return if weights { Err(Error::PlainHalves) } else { Ok(()) };
@@ -99,19 +98,19 @@ pub(super) struct Ask {
     pub(super) session: [u8; 32],
     pub(super) server: bool,
     pub(super) peer: [u8; 32],
-    /// Of the halves of weights, if there are any: their name from the client, their proof from the server.
+    /// If there are halves of weights, their name from the client, or their proof from the server.
     pub(super) halves: Option<[u8; 32]>,
     /// Whether words are dealt pass by pass.
     pub(super) passes: bool,
     pub(super) demands: Vec<Demand>,
 }
 
-/// A party's key, in as many bytes where nothing is encrypted.
+/// The digest of a party's key; zeros where nothing is encrypted.
 pub(super) fn digest(key: Option<&str>) -> [u8; 32] {
     key.map_or([0; 32], |key| *blake3::hash(key.as_bytes()).as_bytes())
 }
 
-/// Asks the helper of a session of `terms`, if it has one, for what it deals of `needs`.
+/// Asks the helper that `terms` name, if any, for the part of `needs` that it deals.
 pub(super) fn meet(
     engine: &mut Secure,
     needs: &Needs,
@@ -141,7 +140,7 @@ pub(super) fn meet(
     Ok(())
 }
 
-/// Errors of the link to the helper, by what they mean.
+/// Turns an error of the link to the helper into the error that says what it means.
 fn of_helper(error: NetError) -> Error {
     match error {
         NetError::PeerRejected { theirs, .. } if theirs == KEY => Error::HelperStranger,
@@ -150,8 +149,7 @@ fn of_helper(error: NetError) -> Error {
     }
 }
 
-/// What a party says to the helper before anything is dealt: its demands, and a server's halves of `weights` that the
-/// helper lacks.
+/// Sends the helper what precedes all dealing: the demands, and a server's halves of `weights` that the helper lacks.
 fn introduce(
     channel: &mut Channel,
     ask: &Ask,
@@ -172,7 +170,7 @@ fn introduce(
     Ok(())
 }
 
-/// The server tells the client the seed of its halves of the weights.
+/// The server tells the client the seed of the client's halves of the weights.
 pub(super) fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Result<HalvesSeed, Error> {
     opening::scoped(channel, SCOPE, |channel| match own {
         Some(owner) => {
@@ -190,7 +188,7 @@ pub(super) fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Re
     })
 }
 
-/// Sends the helper the halves of those of `rows` that it lacks.
+/// Sends the helper the halves of `rows` that the helper lacks.
 fn give_halves(
     channel: &mut Channel,
     seed: &HalvesSeed,
@@ -233,8 +231,8 @@ fn ask_for_pass(channel: &mut Channel, phase: Phase, demands: &[Demand]) -> Resu
     Ok(())
 }
 
-/// Ends the link to the helper, which has dealt everything, and returns its account; nothing without a helper. Only
-/// then is what it dealt known to be what both parties took.
+/// Ends the link to the helper, which has dealt everything, and returns the account of the link; `None` without a
+/// helper. Only this confirms that the parties took what the helper dealt.
 pub(super) fn leave(engine: &mut Secure) -> Result<Option<Vec<Entry>>, Error> {
     let deals = engine.abb().session().options().helper;
     engine.abb().helper().take().map(|helper| part_from(helper, deals)).transpose()
@@ -242,7 +240,7 @@ pub(super) fn leave(engine: &mut Secure) -> Result<Option<Vec<Entry>>, Error> {
 
 fn part_from(mut helper: HelperLink, deals: HelperDeals) -> Result<Vec<Entry>, Error> {
     let channel = helper.channel();
-    // An empty list ends a session that asks pass by pass.
+    // An empty list of demands ends a session that asks pass by pass.
     let last = if deals == HelperDeals::Passes { ask_for_pass(channel, Phase::Decode, &[]) } else { Ok(()) };
     last.and_then(|()| channel.confirm_transcript())
         .map_err(|error| waggle_protocols::Error::Helper(Box::new(error.into())))?;
@@ -250,8 +248,9 @@ fn part_from(mut helper: HelperLink, deals: HelperDeals) -> Result<Vec<Entry>, E
     Ok(channel.ledger().entries())
 }
 
-/// The accounts of both parties' links to the helper of a session that prepares `needs`, or of one that deals in
-/// `passes`, the first of which reads the prompt if it is `whole`. The helper has no halves of weights yet.
+/// The accounts of both parties' links to the helper of a session that prepares `needs`, or of a session whose helper
+/// deals in `passes`. The first pass reads the prompt if the session is `whole`. The helper has no halves of weights
+/// yet.
 pub(super) fn rehearse(
     needs: &Needs,
     passes: &[Needs],

@@ -10,22 +10,22 @@ use super::helper::MISSING;
 use super::wire;
 use crate::Error;
 
-/// Halves of weights in memory: those that sessions use, and of the others those of the servers that came last.
+/// Halves of weights in memory: those that sessions use, and of unused ones those of the servers that came last.
 pub(super) struct Kept {
     /// The most bytes.
     most: u64,
     /// Bytes on their way.
     arriving: u64,
-    /// That used last stands last.
+    /// The servers' halves, the most recently used last.
     owned: Vec<Owned>,
 }
 
 /// The halves of one server.
 struct Owned {
     name: [u8; 32],
-    /// Digest of the key that deposited them, and that alone may use them.
+    /// Digest of the key that deposited the halves, which alone may use them.
     key: [u8; 32],
-    /// Sessions that use them.
+    /// Number of sessions that use the halves.
     users: usize,
     halves: Halves,
 }
@@ -40,10 +40,10 @@ impl Kept {
         self.owned.iter().map(|owned| owned.halves.bytes()).sum::<u64>().saturating_add(self.arriving)
     }
 
-    /// The place of the halves `name`, which is made if there is none.
+    /// The index of the halves `name` in `owned`; an entry is made if there is none.
     ///
     /// # Errors
-    /// Why the server with `key` may not use them.
+    /// The reason why the server with `key` may not use the halves.
     fn place(&mut self, name: [u8; 32], key: [u8; 32]) -> Result<usize, String> {
         match self.owned.iter().position(|owned| owned.name == name) {
             Some(place) if self.owned[place].key != key => {
@@ -61,7 +61,7 @@ impl Kept {
         }
     }
 
-    /// Makes room for `bytes` more by forgetting halves that no session uses; says whether there is any.
+    /// Makes room for `bytes` more by forgetting halves that no session uses. Returns whether there is enough room.
     fn make_room(&mut self, bytes: u64) -> bool {
         while self.bytes().saturating_add(bytes) > self.most {
             let Some(idle) = self.owned.iter().position(|owned| owned.users == 0) else { return false };
@@ -75,8 +75,9 @@ impl Kept {
 pub(super) struct Lease {
     kept: Arc<Mutex<Kept>>,
     name: [u8; 32],
-    /// The numbers of those that are missing, and their bytes.
+    /// The numbers of the missing halves.
     missing: Vec<u32>,
+    /// Bytes of the missing halves that have not arrived yet.
     arriving: u64,
 }
 
@@ -84,7 +85,7 @@ impl Lease {
     /// Room for the halves of `rows` that belong to the server with this proof and key.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no room.
     pub(super) fn new(
         kept: &Arc<Mutex<Kept>>,
         proof: &[u8; 32],
@@ -104,7 +105,7 @@ impl Lease {
         let taken = if room { arriving } else { 0 };
         open.arriving += taken;
         drop(open);
-        // Dropped, it takes back what it took.
+        // A lease that is dropped gives back the room that it took.
         let lease = Lease { kept: kept.clone(), name, missing, arriving: taken };
         if room {
             return Ok(lease);
@@ -113,7 +114,7 @@ impl Lease {
         Err(format!("its halves of the weights take {all} bytes, and the helper has room for {most}{less}"))
     }
 
-    /// The halves of `rows`, those that are missing from the server at the other end of `channel`.
+    /// The halves of `rows`. The server at the other end of `channel` sends the missing ones.
     pub(super) fn halves(&mut self, channel: &mut Channel, rows: &[&MaskedRow]) -> Result<Halves, Error> {
         wire::send(channel, MISSING, &self.missing, 0)?;
         channel.flush(MISSING)?;
@@ -161,7 +162,7 @@ mod tests {
         MaskedRow { weight: weight.into(), inputs: 4, outputs: 4, width: 47, bits: 20 }
     }
 
-    /// A helper with room for so many halves of [`kind`].
+    /// A helper's memory with room for `halves` halves of [`kind`].
     fn kept(halves: u64) -> Arc<Mutex<Kept>> {
         Kept::new(halves * half_bytes(&kind("")))
     }
@@ -189,17 +190,17 @@ mod tests {
         let lease = |who: usize, key: u8| Lease::new(&kept, &owners[who].proof(), [key; 32], &[&row]);
         let mut first = lease(0, 0).unwrap();
         assert_eq!(deposit(&mut first, &owners[0], &row), 1);
-        // Once is enough, and nobody else's key has them.
+        // Depositing once is enough, and no other key may use the halves.
         assert_eq!(deposit(&mut lease(0, 0).unwrap(), &owners[0], &row), 0);
         assert!(lease(0, 1).err().unwrap().contains("another key"));
-        // What is on its way takes room, and what is in use keeps it.
+        // Halves on their way take room, and halves in use keep theirs.
         let second = lease(1, 1).unwrap();
         assert!(lease(2, 2).err().unwrap().contains("has room for"));
         drop(second);
         let third = lease(2, 2).unwrap();
         assert!(lease(1, 1).is_err());
         drop((first, third));
-        // They stay until somebody needs the room.
+        // Unused halves stay until somebody needs the room.
         assert_eq!(deposit(&mut lease(0, 0).unwrap(), &owners[0], &row), 0);
         let mut others = [1, 2].map(|who| lease(who, 3).unwrap());
         assert_eq!(deposit(&mut others[0], &owners[1], &row), 1);

@@ -8,16 +8,16 @@ use waggle_net::{Channel, NetError, Role, memory_pair};
 use super::{ClientOptions, ClientSession, Limits, ModelServer, Outcome, Peer, Terms, nobody};
 use crate::Error;
 
-/// Runs a session between two threads over memory: the whole protocol, as over a network. `client` is given the open
-/// session of the client, in the thread of the caller. A party waits for the other for `patience` at most. Returns
-/// the outcomes of client and server.
+/// Runs a session between two threads over memory, with the whole protocol, as over a network. `client` receives the
+/// open session of the client, in the thread of the caller. Each party waits at most `patience` for the other.
+/// Returns the outcomes of client and server.
 ///
 /// # Errors
-/// Those of [`ClientSession::open`], of `client` and of [`ModelServer::serve`]: the cause, where one follows from the
-/// other.
+/// Errors of [`ClientSession::open`], of `client` and of [`ModelServer::serve`]. If one error follows from the other,
+/// the cause.
 ///
 /// # Panics
-/// If the server does, which is a bug.
+/// If the server panics, which is a bug.
 pub fn in_one_process(
     server: &ModelServer,
     terms: &Terms,

@@ -2,10 +2,11 @@
 //!
 //! Six facts of the handshake are padded, so that no plan depends on them: the cores that the party will use, its
 //! family of kernels, the network that it imitates, and, where a person gave them, the cores and the link to plan
-//! for, and what is revealed. Of cores and link one party's word is enough; two that differ end the session, at both
-//! parties alike. What nobody gave, the parties find out: cores are those that each stated, and the link is measured
-//! ([`waggle_net::measure`]). Of what is revealed the server says the most, and a client takes that unless it wants
-//! less. A network that one party alone imitates would slow one direction, and be no network: it ends the session.
+//! for, and what is revealed. For cores and link one party's word is enough. If both give one and they differ, the
+//! session ends at both parties alike. If nobody gave them, the cores are those that each party stated as its own,
+//! and the link is measured ([`waggle_net::measure`]). The server states the most that is revealed, and a client
+//! takes that unless it wants less. A network that one party alone imitates would slow one direction only, so it ends
+//! the session.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -30,7 +31,7 @@ const LINK: (&str, usize) = ("link", 48);
 const IMITATED: (&str, usize) = ("imitated-link", 48);
 pub(super) const REVEAL: (&str, usize) = ("reveal", 6);
 
-/// Adds what this party has to its handshake.
+/// Adds the six facts of this party to its handshake.
 pub(super) fn tell(hello: Handshake, terms: &Terms) -> Handshake {
     let Terms { protocol, reveal, open, imitated, .. } = terms;
     let padded = |hello: Handshake, (name, length), text: String| hello.tell(name, format_args!("{text:length$}"));
@@ -51,12 +52,13 @@ fn stated<T: FromStr>(fields: &[Field], (name, _): (&str, usize)) -> Result<Opti
     value.transpose().map_err(|_| malformed(STEP, format!("`{name}` is not possible: {text}")))
 }
 
-/// The terms on which the parties agree: `terms` are this one's, and each sent its fields. Where nobody gave the link
-/// it is measured; terms that say how that went are those of a rehearsal.
+/// The terms on which the parties agree, from this party's `terms` and the fields that each sent. A link that nobody
+/// gave is measured, unless `terms` say how the measurement went, as in a rehearsal.
 ///
 /// # Errors
 /// [`Error::TokensAlone`] for a client that wants more than the server permits; [`NetError::Disagreement`] with what
-/// both gave and differs; [`NetError::Malformed`] for what no party has; those of the measurement.
+/// both parties gave and differs; [`NetError::Malformed`] for a value that no party can have; errors of the
+/// measurement.
 pub(super) fn meet(channel: &mut Channel, terms: &Terms, ours: &[Field], theirs: &[Field]) -> Result<Terms, Error> {
     let [client, server] = if channel.role() == Role::Client { [ours, theirs] } else { [theirs, ours] };
     let reveal = match (revealed(client)?, revealed(server)?) {
@@ -106,7 +108,7 @@ fn revealed(fields: &[Field]) -> Result<Option<Reveal>, NetError> {
     known.ok_or_else(|| malformed(STEP, format!("nobody reveals `{}`", printable(&text, REVEAL.1))))
 }
 
-/// The value of `fact` that one party was given, or both.
+/// The value of `fact` that one party or both were given.
 fn given<T: Copy + PartialEq + Display + FromStr>(
     fact: (&str, usize),
     client: &[Field],
@@ -131,7 +133,7 @@ mod tests {
 
     type Given<'a> = (Option<&'a str>, Option<&'a str>);
 
-    /// The terms of a party with so many cores, to which `cores` and `link` are all that anybody gave.
+    /// The terms of a party with `own` cores that was given `cores` and `link`.
     fn party(own: u32, (cores, link): Given) -> Terms {
         let mut terms =
             Terms { open: Open { cores: cores.is_none(), link: link.is_none(), reveal: false }, ..Terms::default() };

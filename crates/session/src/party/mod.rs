@@ -2,8 +2,8 @@
 //!
 //! A server prepares a model once ([`ServerBuilder::load`]) and runs one session per client ([`ModelServer::serve`]).
 //! A client opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
-//! ([`ClientSession::generate`]). [`SessionPlan`] predicts the same session from shapes: bytes and flows of every
-//! account are equal.
+//! ([`ClientSession::generate`]). [`SessionPlan`] predicts the same session from shapes, with equal bytes and flows
+//! in every account.
 //!
 //! A session begins with these messages, booked in phase `setup` under `handshake`:
 //!
@@ -37,18 +37,19 @@
 //!   pools](ModelServer::with_pools) checks that of the same id before its verdict. Then the client and after it the
 //!   server claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs.
 //!
-//! A client that finds its file damaged when it claims it says that its part is lost, and the server removes its own.
-//! For parts that were lost otherwise a client that fills a pool says which ones it has, and the server removes the
-//! others of its key ([`ClientSession::having_only`]).
+//! A client that claims a damaged file says that its part is lost, and the server removes its own part. For parts
+//! that were lost otherwise, a client that fills a pool says which parts it has, and the server removes this key's
+//! other parts ([`ClientSession::having_only`]).
 //!
 //! A pool may be made in parts, each in a session of its own, between any two processes of the same two parties
 //! ([`ClientSession::fill_part`]). They are spent together ([`PoolSet`](crate::pool::PoolSet)): both parties check
 //! all parts before the verdict and claim all of them at once.
 //!
-//! A session may have several turns: see [`chat`]. A server that is older than chats rejects their request by name.
+//! A session may have several turns: see [`chat`]. A server older than this feature rejects the request of a chat by
+//! name.
 //!
-//! The files that each party has after a crash are described in [`crate::pool`]. A generation may be shorter than
-//! what the pool was made for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the
+//! The files that each party has after a crash are described in [`crate::pool`]. A generation may be shorter than the
+//! one that the pool was made for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the
 //! pool's own length and any number of tokens after it. What does not fit a shorter prompt is made on the spot,
 //! booked as `offline`.
 //!
@@ -94,12 +95,12 @@ use waggle_model::{Drafts, Generation};
 use waggle_report::{Cost, Wire};
 pub use waggle_tokenizer::MAX_TOKENIZER_BYTES;
 
-/// The files that a session filled.
+/// The pair of files, one at each party, that a session filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
-    /// Names the two files.
+    /// The id of both files.
     pub id: PoolId,
-    /// Which part of a pool they are.
+    /// The part of a pool that the files hold.
     pub part: Part,
 }
 
@@ -115,22 +116,23 @@ impl std::fmt::Display for Filled {
 pub struct Outcome {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens and logits, on the client; their number on both.
+    /// Tokens and logits on the client; the number of tokens on both parties.
     pub generation: Generation,
     /// All accounts of the ledger.
     pub entries: Vec<Entry>,
-    /// The correlations made ahead, by kind: [`waggle_net::Ledger::divided`].
+    /// Costs of the correlations made ahead, by kind: [`waggle_net::Ledger::divided`].
     pub kinds: Vec<Entry>,
-    /// Cost of each token after the first. The stop byte that follows a token counts for the next one. Of the tokens
-    /// of one pass the first has all of its cost.
+    /// Cost of each token after the first. The stop byte that follows a token counts for the next one. Where a pass
+    /// gives several tokens, the first has the whole cost of the pass.
     pub per_token: Vec<Cost>,
-    /// The pool that this session filled, instead of generating, or the part of one.
+    /// The pool, or part of a pool, that this session filled instead of generating.
     pub filled: Option<Filled>,
     /// The terms of the session.
     pub terms: Terms,
-    /// The guesses of its passes.
+    /// The draft, if passes check guesses.
     pub draft: Option<Drafts>,
-    /// The accounts of the client's and the server's link to the helper, as far as this party knows them.
+    /// The accounts of the client's link to the helper and of the server's, in this order; `None` where this party
+    /// does not know them.
     pub helper: [Option<Vec<Entry>>; 2],
     /// The bytes that crossed the wire, and whether the link was encrypted; `None` where there is no wire.
     pub wire: Option<Wire>,

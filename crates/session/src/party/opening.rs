@@ -19,13 +19,13 @@ use crate::{Base, BaseError, Error};
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
 /// number work together.
 pub const PROTOCOL: u32 = 8;
-/// The field of the handshake in which a client says its policy and a server those that it permits.
+/// The field of the handshake in which a client states its policy and a server the policies that it permits.
 const POLICY: &str = "policy";
 /// The field of the handshake that states the number of the protocol.
 const PROTOCOL_FIELD: &str = "protocol";
-/// Longest shape of a model.
+/// Most bytes of a model's shape.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
-/// Longest reason for refusing a request.
+/// Most bytes of the reason for refusing a request.
 pub const MAX_REASON_BYTES: usize = 512;
 
 /// Scope of these messages in the ledger.
@@ -35,48 +35,49 @@ const FRAC_BITS: &str = "handshake/scales";
 const TOKENIZER: &str = "handshake/tokenizer";
 const TEMPLATE: &str = "handshake/template";
 const REQUEST: &str = "handshake/request";
-/// Most files that a client names as those that it has.
+/// Most pool files that a client names as its own.
 pub(super) const MAX_KEPT: usize = 4095;
-/// Longest request: to fill a pool, with the names of those that the client has, and all else in 32 bytes.
+/// Most bytes of a request. The longest fills a pool and names the pools that the client has, with all else in 32
+/// bytes.
 const MAX_REQUEST_BYTES: usize = 32 + POOL_BYTES * MAX_KEPT;
-/// Of a name of a model, without its folder.
+/// Most bytes of a model's name, without its folder.
 const MAX_NAME_BYTES: usize = 1024;
 const VERDICT: &str = "handshake/verdict";
 const POOL: &str = "handshake/pool";
 const POOL_BYTES: usize = 16;
 
-/// The name under which a client says whether it needs the tokenizer.
+/// The field of the handshake in which a client says whether it needs the tokenizer.
 const WANTS_TOKENIZER: &str = "tokenizer";
-/// The name under which a client says that it needs the chat template; otherwise it says nothing.
+/// The field of the handshake in which a client says that it needs the chat template; otherwise the field is absent.
 const WANTS_TEMPLATE: &str = "template";
-/// The name of the model's name.
+/// The field of the handshake with the model's name.
 const NAME: &str = "name";
-/// The name of the client's choice of one phase (`false`) or two (`true`).
+/// The field of the handshake with the client's choice of one phase (`false`) or two (`true`).
 const PREPROCESS: &str = "preprocess";
-/// The field by which both say what their helper deals.
+/// The field of the handshake in which both parties state what their helper deals.
 const HELPER_DEALS: &str = "helper-deals";
 
 /// The purpose of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SessionKind {
-    /// A generation; what it needs is made in the session.
+    /// A generation whose correlations are made in the session.
     Generate,
     /// The correlations of a generation, for a pool.
     Fill {
-        /// Which part of them.
+        /// The part of the correlations.
         part: Part,
-        /// The parts of pools that the client has. It has none but these, if it says so.
+        /// All parts of pools that the client has; `None` if it does not say.
         kept: Option<Vec<PoolId>>,
     },
     /// A generation with the correlations of the pool that has these parts, in order: 1 to [`MAX_PARTS`].
     Spend(Vec<PoolId>),
-    /// Several turns; the request bounds each of them. See [`super::chat`].
+    /// Several turns, each at most as long as the request. See [`super::chat`].
     Chat,
-    /// On the wire alone: a generation that shows the logits of the prompt ([`Request::all_positions`]).
+    /// A generation, in this form only on the wire, that shows the logits of the prompt ([`Request::all_positions`]).
     Score,
 }
 
-/// A request as it is sent. Lengths have four bytes each, so requests of a kind are equally long.
+/// A request as it is sent. Lengths have four bytes each, so all requests of one kind have the same length.
 #[derive(Debug, Serialize, Deserialize)]
 struct Message {
     #[serde(with = "postcard::fixint::le")]
@@ -101,7 +102,7 @@ impl Message {
         Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind: kind.clone() }
     }
 
-    /// The request, unless no client means it.
+    /// The request. Fields that no client sends together are malformed.
     fn read(self) -> Result<(Request, SessionKind), NetError> {
         let Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind } = self;
         let wrong = match &kind {
@@ -121,8 +122,9 @@ impl Message {
     }
 }
 
-/// The server's part up to and including the verdict, which `accept` gives; fails if the request is refused. In the
-/// terms returned, and passed to `accept`, the number of phases is the client's, and cores and link are agreed.
+/// The server's side of the opening, up to and including the verdict, which `accept` gives. Fails if the request is
+/// refused. In the terms returned, and passed to `accept`, the number of phases is the client's, and cores and link
+/// are agreed.
 pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,
@@ -149,7 +151,7 @@ pub(super) fn receive_client<T>(
     };
     scoped(channel, SCOPE, |channel| {
         channel.send(SHAPE, shape.as_bytes())?;
-        // They lie in MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC.
+        // Fractional bits lie in MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC.
         let frac_bits: Vec<u8> = model.frac_bits.iter().map(|&bits| bits as u8).collect();
         channel.send(FRAC_BITS, &frac_bits)?;
         let tokenizer = model.tokenizer.as_deref().filter(|_| wanted).unwrap_or_default();
@@ -169,12 +171,12 @@ pub(super) fn receive_client<T>(
     })
 }
 
-/// Names the pool of an [`SessionKind::Fill`] that was accepted.
+/// Tells the client the id of the pool of an accepted [`SessionKind::Fill`].
 pub(super) fn name_pool(channel: &mut Channel, id: PoolId) -> Result<(), Error> {
     scoped(channel, SCOPE, |channel| Ok(channel.send(POOL, &id.0)?))
 }
 
-/// Learns the name that the server gives to the pool.
+/// Receives the id that the server gives to the pool.
 pub(super) fn learn_pool(channel: &mut Channel) -> Result<PoolId, Error> {
     scoped(channel, SCOPE, |channel| {
         let mut id = [0; POOL_BYTES];
@@ -201,7 +203,7 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// The server's word on the client's side.
+/// Receives the server's verdict on the client's side.
 pub(super) fn receive_verdict(channel: &mut Channel, step: &'static str) -> Result<(), Error> {
     let reason = channel.recv_up_to(step, MAX_REASON_BYTES)?;
     if reason.is_empty() {
@@ -210,7 +212,8 @@ pub(super) fn receive_verdict(channel: &mut Channel, step: &'static str) -> Resu
     Err(Error::Refused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) })
 }
 
-/// The client's part before the request: what the server says about its model, and the agreed terms.
+/// The client's side of the opening before the request. Returns what the server says about its model, and the agreed
+/// terms.
 pub(super) fn meet_server(
     channel: &mut Channel,
     terms: &Terms,
@@ -254,7 +257,7 @@ pub(super) fn meet_server(
     })
 }
 
-/// The client's request and the server's verdict on it.
+/// Sends the client's request and receives the server's verdict on it.
 pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) -> Result<(), Error> {
     scoped(channel, SCOPE, |channel| {
         wire::send(channel, REQUEST, &Message::new(request, kind), 0)?;
@@ -262,7 +265,7 @@ pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) 
     })
 }
 
-/// The facts that both parties state alike, and what this party has.
+/// The handshake with the facts that both parties state alike, and with what this party has.
 fn stated(terms: &Terms) -> Handshake {
     let facts = terms.facts();
     let alike = facts.iter().filter(|(name, _)| ![PREPROCESS, REVEAL.0, POLICY].contains(&&**name));
@@ -270,12 +273,12 @@ fn stated(terms: &Terms) -> Handshake {
     tell(hello.tell(POLICY, permitted(terms)), terms)
 }
 
-/// The policy of a client, or those of a server with `;` between them.
+/// The policy of a client, or the policies that a server permits with `;` between them.
 fn permitted(terms: &Terms) -> String {
     terms.policies().map(ToString::to_string).collect::<Vec<_>>().join(";")
 }
 
-/// The client's policy, if it is one of the server's. Both parties find out alike.
+/// The client's policy, if the server permits it. Both parties come to the same result.
 fn policy(role: Role, terms: &Terms, theirs: &[Field]) -> Result<PolicySpec, NetError> {
     let said = theirs.iter().find(|field| field.name == POLICY).map(|field| &*field.value).unwrap_or_default();
     let is = |policy: &&PolicySpec| match role {
@@ -289,7 +292,8 @@ fn policy(role: Role, terms: &Terms, theirs: &[Field]) -> Result<PolicySpec, Net
     })
 }
 
-/// The handshake. Another number of the protocol has an error of its own, because all else may differ by it.
+/// The handshake. A different number of the protocol has an error of its own, because all other differences may
+/// follow from it.
 fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> {
     let role = channel.role();
     hello.run(channel).map_err(|error| {
@@ -311,7 +315,7 @@ fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> 
 }
 
 impl Terms {
-    /// Protocol and terms by name, but for the cores and the link that the parties [`meet`] over.
+    /// Protocol and terms by name, without the cores and the link, on which the parties [`meet`].
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
         let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, .. } = self;
         let helper = helper.clone().map(|key| ("helper", key));

@@ -1,5 +1,5 @@
-//! A helper's end of its sessions: it brings two parties together, sees to it that they are who they name, and deals.
-//! [`super::helper`] has the parties' end, and the messages.
+//! A helper's end of its sessions. It brings two parties together, checks that each proves the key that the other
+//! named, and deals. [`super::helper`] has the parties' end, and the messages.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -34,7 +34,7 @@ pub struct Pairing {
 /// A party whose peer has not come yet.
 struct Waiting {
     ask: Ask,
-    /// Digest of the key that it proved.
+    /// Digest of the key that the party proved.
     key: [u8; 32],
     channel: Channel,
 }
@@ -42,13 +42,13 @@ struct Waiting {
 /// What a helper dealt to the two parties of a session.
 #[derive(Debug)]
 pub struct DealtSession {
-    /// The account of the link to the client, and that to the server.
+    /// The accounts of the links to the client and to the server, in this order.
     pub entries: [Vec<Entry>; 2],
 }
 
 impl Pairing {
-    /// For a helper with the key `own`, if it proves one. Parties wait for their peers for `patience` at most. Halves
-    /// of weights take `most` bytes of memory at most.
+    /// The pairing of a helper with the key `own`, if it proves one. Parties wait for their peers at most `patience`.
+    /// Halves of weights take at most `most` bytes of memory.
     pub fn new(own: Option<&str>, patience: Duration, most: u64) -> Self {
         let own = own.map(|key| digest(Some(key)));
         Pairing { waiting: Mutex::default(), changed: Condvar::new(), patience, own, kept: Kept::new(most) }
@@ -64,12 +64,12 @@ impl Pairing {
         drop(refuse([channel], reason.into()));
     }
 
-    /// Serves the party `peer` at the other end of `channel`: waits for the other party, or deals to both if that waits
-    /// already. Returns what was dealt to the call that did it.
+    /// Serves the party `peer` at the other end of `channel`: waits for the other party, or deals to both if the
+    /// other already waits. The call that deals returns what was dealt; the other returns `None`.
     ///
     /// # Errors
-    /// [`Error::HelperRefused`] where the parties do not ask for the same, or nobody else comes, which they are told;
-    /// those of the links.
+    /// [`Error::HelperRefused`] where the parties do not ask for the same, or the other party does not come; each
+    /// party is told. Errors of the links.
     pub fn attend(&self, mut channel: Channel, peer: &Peer) -> Result<Option<DealtSession>, Error> {
         channel.ledger_mut().enter(SCOPE);
         let ask: Ask = wire::receive(&mut channel, ASK, 0..=MAX_ASK_BYTES)?;
@@ -143,10 +143,11 @@ impl Pairing {
 }
 
 impl Pairing {
-    /// Whether a client and a server may have a session with each other, and the halves of weights that they use.
+    /// Checks that a client and a server may have a session with each other. Returns the lease of the halves of
+    /// weights that they use.
     ///
     /// # Errors
-    /// Why they may not.
+    /// The reason why they may not.
     fn agree(&self, client: &Waiting, server: &Waiting) -> Result<Option<Lease>, String> {
         let reason = match (&client.ask, &server.ask) {
             (a, b) if a.server == b.server => "both parties have one role",
@@ -168,7 +169,7 @@ impl Pairing {
         Err(reason.into())
     }
 
-    /// Why nobody deals this.
+    /// The reason why the helper does not deal what `ask` asks for, if there is one.
     fn check(&self, ask: &Ask, peer: &Peer) -> Option<String> {
         if ask.protocol != PROTOCOL {
             return Some(format!("the helper speaks protocol {PROTOCOL} of Waggle, and this party {}", ask.protocol));

@@ -1,4 +1,4 @@
-//! A session on shapes.
+//! The plan of a session, from shapes alone.
 
 use std::time::Duration;
 
@@ -41,13 +41,13 @@ pub struct SessionPlan<'a> {
 /// Which session is planned, or which part of it.
 #[derive(Clone, Copy, Debug)]
 enum Extent {
-    /// A generation that prepares what it needs.
+    /// A generation that prepares its own correlations.
     Generation,
-    /// One decoding step of it.
+    /// One decoding step of such a generation.
     Step,
     /// A session that fills this part of a pool.
     Filling(Part),
-    /// A generation from a pool made for `bound`, in as many parts as `part` is one of.
+    /// A generation from a pool made for `bound`, with as many parts as the division of `part`.
     Spending { bound: Lengths, part: Part },
 }
 
@@ -56,14 +56,14 @@ enum Extent {
 pub struct Planned {
     /// The outcome of either party, with the times of the plan's setting.
     pub outcome: Outcome,
-    /// The memory of both processes, estimated. Only a plan with times knows that of operations.
+    /// The memory of both processes, estimated. Only a plan with times knows the memory of operations.
     pub footprint: Footprint,
-    /// Units of every kernel by account; empty without [`SessionPlan::tallied`].
+    /// Units of work of every kernel by account; empty without [`SessionPlan::tallied`].
     pub work: Tallies,
 }
 
 impl<'a> SessionPlan<'a> {
-    /// A plan of one token after one, until [`SessionPlan::request`] says more.
+    /// A plan of one generated token after a prompt of one, unless [`SessionPlan::request`] says otherwise.
     pub fn new(model: &'a PublicModel, terms: &'a Terms) -> Self {
         SessionPlan {
             model,
@@ -87,8 +87,8 @@ impl<'a> SessionPlan<'a> {
         SessionPlan { request: request.into(), ..self }
     }
 
-    /// Passes after the first one keep `kept` tokens each: what [`Generation::passes`] says of one. The session
-    /// prepares what its draft expects nevertheless.
+    /// The passes after the first one keep the numbers of tokens in `kept`, which has the form of
+    /// [`Generation::passes`]. The session still prepares what its draft expects.
     pub fn kept(self, kept: &[usize]) -> Self {
         SessionPlan { kept: Some(kept.to_vec()), ..self }
     }
@@ -103,10 +103,9 @@ impl<'a> SessionPlan<'a> {
         SessionPlan { tallied: true, ..self }
     }
 
-    /// Plans one decoding step after the tokens of the request's prompt: what it sends, and what prepares it. The
-    /// pools of OTs begin empty, so that everything that the step costs is its own. With a draft the step reads all
-    /// guesses; how many it keeps costs nothing, and the plan is that of one that keeps all. Of the request prompt
-    /// and draft alone count.
+    /// Plans one decoding step after the request's prompt: its messages and its preparation. The pools of OTs begin
+    /// empty, so that the step bears all of its cost. With a draft the step reads all guesses, and the number that it
+    /// keeps costs nothing; the plan assumes that it keeps all. Only the request's prompt and draft count.
     pub fn step(self) -> Self {
         SessionPlan { extent: Extent::Step, ..self }
     }
@@ -116,22 +115,22 @@ impl<'a> SessionPlan<'a> {
         SessionPlan { extent: Extent::Filling(part), ..self }
     }
 
-    /// Takes the correlations from a pool made for `bound`, in as many parts as `part` is one of. The more parts, the
-    /// longer the request that names them; nothing else depends on their number.
+    /// Takes the correlations from a pool made for `bound`, with as many parts as the division of `part`. More parts
+    /// make the request that names them longer. Nothing else depends on their number.
     pub fn spending(self, bound: Lengths, part: Part) -> Self {
         SessionPlan { extent: Extent::Spending { bound, part }, ..self }
     }
 
-    /// Plans the session, which `watch` watches.
+    /// Plans the session. `watch` hears of its events.
     ///
     /// # Errors
-    /// Those of [`Request::validate`] without limits but for [`Error::Planning`]; [`Error::DraftPool`] and
-    /// [`Error::Pool`] for a pool that cannot be or is too small.
+    /// Errors of [`Request::validate`] without limits, except [`Error::Planning`]; [`Error::DraftPool`] and
+    /// [`Error::Pool`] for a pool that is impossible or too small.
     pub fn run(&self, watch: &mut Watch) -> Result<Planned, Error> {
         let SessionPlan { model, terms, .. } = *self;
         let (kind, request) = self.asked()?;
         match kind.validate(&request, &model.spec, terms, &Limits::NONE) {
-            // That bound is for peers: whoever plans alone may wait.
+            // The limit of planning protects peers: whoever plans alone may wait.
             Err(Error::Planning { .. }) => {}
             checked => checked?,
         }
@@ -198,7 +197,7 @@ impl<'a> SessionPlan<'a> {
         })
     }
 
-    /// As many tokens as a step gives at most: no other step follows.
+    /// The most tokens that one step gives, so that no other step follows.
     fn most_of_step(&self) -> usize {
         1 + self.request.draft.map_or(0, Drafts::tokens)
     }
@@ -209,7 +208,7 @@ impl<'a> SessionPlan<'a> {
         Request { texts, draft, ..Lengths { tokens, ..lengths }.into() }
     }
 
-    /// Makes what the session takes from its stock, in two phases; returns it, too.
+    /// In two phases, makes the correlations that the session takes from its stock. Also returns its needs.
     fn prepare(&self, mut planner: Planner, request: &Request) -> Result<(Planner, Needs), Error> {
         let SessionPlan { model, terms, .. } = *self;
         let listed = |request: &Request, schedule| listing(model, terms, request, schedule, &mut nobody);
@@ -254,13 +253,13 @@ impl<'a> SessionPlan<'a> {
         Ok(generate(engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), hooks)?)
     }
 
-    /// The account of an opening that two threads hold, so that its messages are made in one place. A plan does not
-    /// take the time of the rehearsal.
+    /// The account of an opening that two threads run over memory, so that one place makes its messages. The plan
+    /// ignores the time that this takes.
     fn rehearse(&self, request: &Request, kind: &SessionKind) -> Result<Ledger, Error> {
         let SessionPlan { model, terms, options, .. } = *self;
         let base = Base::rehearsed(&model.spec, &model.disclosure);
         let options = &ClientOptions { base: base.as_ref(), ..options };
-        // A link is measured if it was in the session that is planned.
+        // The rehearsal measures the link if the planned session did.
         let link = terms.met.as_ref().is_some_and(|met| met.bursts.is_some());
         let terms = &Terms { open: Open { link, ..Open::default() }, ..terms.clone() };
         let (client, server) = memory_pair(REHEARSAL);
@@ -271,7 +270,7 @@ impl<'a> SessionPlan<'a> {
             let asked = opening::meet_server(&mut client, terms, options)
                 .and_then(|_| opening::ask(&mut client, request, kind));
             let ledger = std::mem::take(client.ledger_mut());
-            // A client that fails leaves; the server must not wait for it.
+            // The server must not wait for a client that has failed.
             drop(client);
             let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             asked.and(received).map(|_| ledger.forget_times())

@@ -5,36 +5,37 @@ use waggle_model::{Input, Padding};
 
 use crate::Error;
 
-/// The ids of a prompt, or an image, or several of one length that a model reads side by side. Their number and
-/// length are public; how much of it is padding is not.
+/// A prompt as ids or as an image, or several prompts of one length that a model reads side by side. The number of
+/// prompts and their length are public; how much of the length is padding is not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
     ids: Vec<u32>,
     patches: Option<Array2<f32>>,
     /// Tokens of padding of each text.
     padding: Option<Vec<usize>>,
-    /// For each text where a second one begins.
+    /// For each text, the place where a second one begins.
     seconds: Vec<Option<usize>>,
     /// The place of the mask of each text, for models that fill one.
     masks: Vec<usize>,
 }
 
 impl Prompt {
-    /// A prompt that the server sees as one of `length` tokens, however many of them `ids` are. No token attends to
-    /// the rest, which comes first.
+    /// A prompt that the server sees as one of `length` tokens, whatever the number of `ids`. Padding comes first,
+    /// and no token attends to it.
     ///
     /// # Errors
-    /// [`Error::Padding`] if it is longer.
+    /// [`Error::Padding`] if the prompt is longer.
     pub fn padded(ids: &[u32], length: usize) -> Result<Self, Error> {
         let mut prompt = Prompt::from(ids).padded_behind(length)?;
         prompt.ids.rotate_left(ids.len());
         Ok(prompt)
     }
 
-    /// This text, padded for an encoder, which reads its first token: the rest comes last. An image stays as it is.
+    /// This text, padded to `length` for an encoder, which reads its first token: padding comes last. An image stays
+    /// as it is.
     ///
     /// # Errors
-    /// [`Error::Padding`] if it is longer.
+    /// [`Error::Padding`] if the prompt is longer.
     pub fn padded_behind(mut self, length: usize) -> Result<Self, Error> {
         if self.patches.is_none() {
             let got = self.ids.len();
@@ -54,10 +55,11 @@ impl Prompt {
     }
 
     /// Several prompts of one kind, which a model reads side by side: all padded to `length`, or to the longest of
-    /// them if they are not of one length; those for an encoder [behind](Prompt::padded_behind) their texts.
+    /// them if they are not of one length. For an `encoder` padding comes [behind](Prompt::padded_behind) the texts.
     ///
     /// # Errors
-    /// [`Error::Unlike`] if they are not of one kind, or none of them is there; [`Error::Padding`] if one is longer.
+    /// [`Error::Unlike`] if the prompts are not of one kind, or there is none; [`Error::Padding`] if one is longer
+    /// than `length`.
     pub fn side_by_side(prompts: &[Prompt], length: Option<usize>, encoder: bool) -> Result<Self, Error> {
         let counts = || prompts.iter().map(|prompt| prompt.input().count);
         let longest = counts().max().filter(|longest| counts().any(|count| count < *longest));
@@ -105,18 +107,18 @@ impl Prompt {
         Prompt { seconds: vec![second], ..self }
     }
 
-    /// Says where the mask is whose word is wanted, if there is one, see
+    /// Says where the mask stands that the model fills, if there is one, see
     /// [`Input::masks`](waggle_model::Input::masks). The server does not learn it.
     pub fn with_mask(self, mask: Option<usize>) -> Self {
         Prompt { masks: mask.into_iter().collect(), ..self }
     }
 
-    /// All ids, with those of the padding, text by text.
+    /// All ids, including those of padding, text by text.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// The padding as this party, which knows it, tells a model.
+    /// The padding in the form for a model, with the numbers that only this party knows.
     pub fn known_padding(&self) -> Option<Padding> {
         self.padding.clone().map(|tokens| Padding { tokens: Some(tokens) })
     }

@@ -1,4 +1,4 @@
-//! Accounts of a generation: phases, tokens, the byte that ends it.
+//! Accounts of a generation: phases, tokens, and the byte that ends the text.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub(super) trait Booked: Engine {
     /// Exchanges `messages` with the peer; a plan rehearses the client's part.
     fn on_channel<T>(&mut self, messages: impl FnOnce(&mut Channel) -> T) -> T;
 
-    /// A helper deals what the pass that begins needs.
+    /// Has a helper deal the `needs` of the pass that begins.
     fn deal_pass(&mut self, needs: &Needs) -> Result<(), waggle_protocols::Error>;
 }
 
@@ -94,14 +94,14 @@ fn tell_kept(channel: &mut Channel, most: usize, kept: Option<usize>) -> Result<
 pub(super) struct Recorder<'a> {
     watch: &'a mut Watch<'a>,
     meter: TokenMeter,
-    /// Whether the watcher ends the text with the last token.
+    /// Whether the watcher ends the text with the latest token.
     ends: bool,
     /// In a plan, how many tokens each pass keeps.
     schedule: Option<Passes>,
     /// Texts that are read side by side, and positions of each prompt before its last.
     texts: u64,
     rows: u64,
-    /// What a helper deals for each of the passes to come.
+    /// The needs that a helper deals for each of the passes to come.
     passes: VecDeque<Needs>,
 }
 
@@ -118,18 +118,18 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// This recorder, of a generation that answers `request`.
+    /// This recorder, for a generation that answers `request`.
     pub(super) fn showing(self, request: &Request) -> Self {
         let rows = request.lengths.prompt.saturating_sub(1) as u64;
         Recorder { texts: request.texts as u64, rows, ..self }
     }
 
-    /// This recorder, of a generation for whose passes a helper deals these right before each.
+    /// This recorder, for a generation whose helper deals the needs in `passes`, each right before its pass.
     pub(super) fn dealing(self, passes: Vec<Needs>) -> Self {
         Recorder { passes: passes.into(), ..self }
     }
 
-    /// The recorder of a generation that goes on where another one ended, whose `meter` this is.
+    /// The recorder of a generation that goes on where the generation with this `meter` ended.
     pub(super) fn resuming(watch: &'a mut Watch<'a>, meter: TokenMeter) -> Self {
         Recorder { meter, ..Recorder::new(watch) }
     }
@@ -139,7 +139,7 @@ impl<'a> Recorder<'a> {
         self.meter
     }
 
-    /// The recorder of a plan, whose passes keep what `schedule` says.
+    /// The recorder of a plan whose passes keep as many tokens as `schedule` says.
     pub(super) fn planning(watch: &'a mut Watch<'a>, schedule: Passes) -> Self {
         Recorder { schedule: Some(schedule), ..Recorder::new(watch) }
     }
@@ -205,7 +205,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
     }
 }
 
-/// Collects what a session leaves.
+/// Collects the outcome of a session.
 pub(super) fn finish(
     engine: &mut impl Booked,
     terms: &Terms,

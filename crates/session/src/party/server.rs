@@ -1,4 +1,4 @@
-//! The party with the model.
+//! The server's side of a session: the party with the model.
 
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -30,11 +30,12 @@ pub struct ModelServer {
     public: PublicModel,
     pools: Option<Pools>,
     to_helper: Option<ToHelper>,
-    /// From which clients expand their halves of the weights, where a helper has the others.
+    /// The owner of the seeds from which clients expand their halves of the weights, where a helper has the other
+    /// halves.
     halves: HalvesOwner,
     /// Whether each client's key has halves of its own.
     halves_by_client: bool,
-    /// Of the weights; made when a pool first asks for it.
+    /// Digest of the weights, computed when a pool first needs it.
     digest: OnceLock<String>,
 }
 
@@ -49,14 +50,14 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Serves sessions under `policy`, and under those that need the same columns of the model ([`Model::load_for`]).
-    /// Others are refused.
+    /// Serves sessions under `policy`, and under policies that need the same columns of the model
+    /// ([`Model::load_for`]). Other policies are refused.
     pub fn policy(self, policy: &PolicySpec) -> Self {
         ServerBuilder { policy: policy.clone(), ..self }
     }
 
-    /// Takes `parts` of the model as public: clients have them, and take part in the products with them. No part is
-    /// unless this says so.
+    /// Takes `parts` of the model as public: clients have them, and take part in the products with them. By default
+    /// no part is public.
     pub fn public(self, parts: &Parts) -> Self {
         ServerBuilder { public: parts.clone(), ..self }
     }
@@ -66,8 +67,8 @@ impl ServerBuilder {
         ServerBuilder { weight_cache: bytes, ..self }
     }
 
-    /// Takes products in the clear, and answers requests, with all processes of `spread`. The others load the files
-    /// at the same time with [`all_matrices`](crate::all_matrices).
+    /// Shares products in the clear, and answers to requests of the preparation, among all processes of `spread`. The
+    /// other processes load the files at the same time with [`all_matrices`](crate::all_matrices).
     pub fn spread(self, spread: impl Into<Option<Arc<dyn Spread>>>) -> Self {
         ServerBuilder { spread: spread.into(), ..self }
     }
@@ -75,8 +76,8 @@ impl ServerBuilder {
     /// Reads the weights of `files` and prepares them.
     ///
     /// # Errors
-    /// [`waggle_model::PartsError`] for public parts that the model does not have. By the tensor's name: what is
-    /// missing, has another shape, is not finite or does not fit the fixed point;
+    /// [`waggle_model::PartsError`] for public parts that the model does not have. An error with the tensor's name
+    /// for one that is missing, has another shape, is not finite or does not fit the fixed point;
     /// [`CheckpointError`](waggle_model::CheckpointError) for a file of learned columns that is missing or does not
     /// fit; [`waggle_protocols::Error::Spread`].
     pub fn load(self, files: ModelFiles) -> Result<ModelServer, Error> {
@@ -130,19 +131,19 @@ impl ModelServer {
         check_ranges(&self.model, self.public.tokenizer.as_deref())
     }
 
-    /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.
+    /// Lets clients fill and spend pools. The server keeps its own files of them in `pools`.
     pub fn with_pools(self, pools: Pools) -> Self {
         ModelServer { pools: Some(pools), ..self }
     }
 
-    /// Reaches the helper that the terms name by `to_helper`.
+    /// Uses `to_helper` to reach the helper that the terms name.
     pub fn with_helper(self, to_helper: ToHelper) -> Self {
         ModelServer { to_helper: Some(to_helper), ..self }
     }
 
-    /// Whether every client's key gets a seed of its own, and the helper halves of its own for each (`by_client`), or
-    /// all clients have one seed, and the helper one set of halves. With one, a client's seed and the helper's halves
-    /// for another client are all weights.
+    /// With `by_client` every client's key gets a seed of its own, and the helper a set of halves for each key.
+    /// Otherwise all clients have one seed, and the helper one set of halves: any client's seed together with the
+    /// halves that the helper has for another client then gives all weights.
     pub fn with_halves(self, by_client: bool) -> Self {
         ModelServer { halves_by_client: by_client, ..self }
     }
@@ -150,7 +151,7 @@ impl ModelServer {
     /// Sends `template` to clients that ask for one.
     ///
     /// # Errors
-    /// [`ChatTemplate::to_bytes`].
+    /// Errors of [`ChatTemplate::to_bytes`].
     pub fn with_template(mut self, template: Option<&ChatTemplate>) -> Result<Self, Error> {
         self.public.template = template.map(ChatTemplate::to_bytes).transpose()?;
         Ok(self)
@@ -166,7 +167,7 @@ impl ModelServer {
     ///
     /// # Errors
     /// [`Error::OtherColumns`] if the model was loaded for other policies than that of the terms;
-    /// [`waggle_net::NetError::Disagreement`] if the parties differ; those of [`Request::validate`],
+    /// [`waggle_net::NetError::Disagreement`] if the parties differ; errors of [`Request::validate`],
     /// [`Error::NoChats`], [`Error::TalkPolicy`], [`Error::Quota`], [`Error::Pool`] or [`Error::PoolFile`] for a
     /// request that is refused; an error that names the step if the client vanishes or sends nonsense. None of them
     /// affects the next session.
@@ -184,9 +185,9 @@ impl ModelServer {
             return Err(Error::OtherColumns { learned, policy: policy.to_string() });
         }
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
-            // It is cheap and comes before what takes time.
+            // This check is cheap, so it precedes what takes time.
             kind.validate(request, &self.public.spec, terms, limits)?;
-            // A chat asks for each of its turns, and a pool when it is spent.
+            // A chat asks at each of its turns, and a pool when it is spent.
             let reads = !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat);
             event::ask(watch, if reads { request.positions() } else { 0 })?;
             self.accept(peer, request, kind, terms, begun, watch)
@@ -224,7 +225,7 @@ impl ModelServer {
         Ok(Outcome { helper: [None, helped], ..finish(&mut engine, terms, &request, generation, recorder) })
     }
 
-    /// Grants or refuses a session that began at `begun`, within the limits. Nothing is used up by it.
+    /// Grants or refuses a session that began at `begun`, within the limits. A grant uses nothing up.
     fn accept(
         &self,
         peer: &Peer,

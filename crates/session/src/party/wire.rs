@@ -5,8 +5,7 @@ use std::ops::RangeInclusive;
 use serde::{Serialize, de::DeserializeOwned};
 use waggle_net::{Channel, NetError};
 
-/// Sends `message`. A shorter one than `least` bytes is followed by zeros, so that its length does not tell its
-/// value.
+/// Sends `message`. Zeros extend a message shorter than `least` bytes, so that its length does not tell its value.
 pub(super) fn send(
     channel: &mut Channel,
     step: &'static str,
@@ -19,7 +18,7 @@ pub(super) fn send(
 /// Receives a message of as many bytes as `lengths` has.
 ///
 /// # Errors
-/// [`NetError::Malformed`] for bytes that no value of `T` is sent as.
+/// [`NetError::Malformed`] for bytes that [`send`] writes for no value of `T`.
 pub(super) fn receive<T: Serialize + DeserializeOwned>(
     channel: &mut Channel,
     step: &'static str,
@@ -40,7 +39,7 @@ pub(super) fn decode<T: Serialize + DeserializeOwned>(
     least: usize,
 ) -> Result<T, NetError> {
     let message = postcard::from_bytes(bytes).map_err(|e| malformed(step, e.to_string()))?;
-    // `postcard` itself takes an integer with more bytes than it needs, and leaves what follows the last field.
+    // `postcard` itself accepts an integer with more bytes than it needs, and ignores what follows the last field.
     if encode(step, &message, least)? != bytes {
         return Err(malformed(step, "not the form of its value, or followed by more"));
     }

@@ -1,4 +1,4 @@
-//! The end of files: all parts of a pool are taken out together, once, or none is.
+//! Claims of pools: the words of all parts are taken out together, once, or none are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,18 @@ use super::{PoolError, Purpose};
 pub(super) const CLAIMED: &str = ".claimed";
 
 impl Pool {
-    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it. Of several
-    /// processes one succeeds, once. Whatever happens after the file was renamed, it will not be read again.
+    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it. If several
+    /// processes try, one of them succeeds, once. Whatever happens after the file was renamed, it will not be read
+    /// again.
     ///
     /// # Errors
-    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Replaced`] if another file took its place,
-    /// [`PoolError::Lost`] if the file was damaged or cannot be read: then it is gone.
+    /// [`PoolError::Gone`] if another process claimed the file first, [`PoolError::Replaced`] if another file took
+    /// its place, [`PoolError::Lost`] if the file was damaged or cannot be read: then it is gone.
     pub fn claim(self, purpose: &Purpose) -> Result<Stock, PoolError> {
         claim_all(vec![self], std::slice::from_ref(purpose)).map_err(|(_, error)| error)
     }
 
-    /// Removes the file: the peer has no partner of it any more.
+    /// Removes the file, whose partner the peer has lost.
     pub(super) fn discard(&self) -> Result<(), PoolError> {
         match self.where_it_is(|path| fs::remove_file(path).map_err(or_gone)) {
             Err(PoolError::Gone) => Ok(()),
@@ -31,7 +32,7 @@ impl Pool {
         }
     }
 
-    /// Does `act` at the name under which the file is.
+    /// Calls `act` with the name that the file has now.
     fn where_it_is<T>(&self, act: impl Fn(&Path) -> Result<T, PoolError>) -> Result<T, PoolError> {
         // The file may move from its alias to its name between two looks, but not back.
         for path in [Some(&self.path), self.alias.as_ref(), Some(&self.path)].into_iter().flatten() {
@@ -82,14 +83,15 @@ impl Pool {
 }
 
 /// Takes all words out of the files of `parts`, for which [`Pool::check`] passed `purposes` one by one, and removes
-/// them. No file is renamed unless all are there and no other process works on any. Whatever happens after a file was
-/// renamed, it will not be read again.
+/// the files. No file is renamed unless all are there and no other process works on any of them. Whatever happens
+/// after a file was renamed, it will not be read again.
 ///
 /// # Errors
 /// As [`Pool::claim`], with the number of the part, from 0.
 pub(super) fn claim_all(mut parts: Vec<Pool>, purposes: &[Purpose]) -> Result<Stock, (usize, PoolError)> {
     // The locks tell `pools rm --stale` that claimed files are in use, and refuse processes that opened the files
-    // before. Whoever has all of them claims alone, so of two that want the same parts none gets a few of them.
+    // before. Whoever has all locks claims alone, so of two processes that want the same parts neither gets a few of
+    // them.
     each(&parts, |pool| if lock(&pool.source.file)? { Ok(()) } else { Err(PoolError::Gone) })?;
     each(&parts, |pool| pool.where_it_is(|_| Ok(())))?;
     let claimed = each(&parts, Pool::rename)?;
@@ -108,7 +110,7 @@ pub(super) fn claim_all(mut parts: Vec<Pool>, purposes: &[Purpose]) -> Result<St
     Ok(stock)
 }
 
-/// Does `act` for one item after another; an error comes with the item's number.
+/// Calls `act` for each item in order; an error comes with the item's index.
 fn each<I, T>(items: &[I], act: impl Fn(&I) -> Result<T, PoolError>) -> Result<Vec<T>, (usize, PoolError)> {
     items.iter().enumerate().map(|(at, item)| act(item).map_err(|error| (at, error))).collect()
 }

@@ -1,4 +1,4 @@
-//! A server's files.
+//! A server's directory of pools.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use super::unfinished::{Pending, UnfinishedPool, Written};
 use super::{PoolError, PoolId};
 use crate::Error;
 
-/// Ends the name of a pool.
+/// The ending of a pool's name.
 const POOL: &str = "pool";
 
 /// A directory with one file per pool: `ID.pool`, or `ID.pending` while the client's part is in doubt.
@@ -31,8 +31,8 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in
-    /// it. What crashes left there is removed: unfinished and claimed files, and files that have waited for
+    /// Opens the directory `dir` for at most `max` pools. A missing directory is made, under Unix for its owner
+    /// alone. What crashes left there is removed: unfinished and claimed files, and files that have waited for
     /// [`PENDING_AGE`](super::PENDING_AGE).
     ///
     /// # Errors
@@ -56,12 +56,12 @@ impl Pools {
         Pools { max_per_peer: max, ..self }
     }
 
-    /// Makes the file of a new pool of `peer`'s for generations up to `bound`, or of a part of one, which counts from
-    /// here on.
+    /// Makes the file of a new pool of `peer`'s, or of a part of one, for generations up to `bound`. The file counts
+    /// from now on.
     ///
     /// # Errors
-    /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those
-    /// that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
+    /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many pools, counting
+    /// those that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
     pub(crate) fn reserve(
         &self,
         id: PoolId,
@@ -105,8 +105,9 @@ impl Pools {
         })
     }
 
-    /// Removes `peer`'s files but those of `kept`: the client says that it has no part of any other. A file that
-    /// another session has worked on since `then` stays, because the client may not have seen its own.
+    /// Removes `peer`'s files except those in `kept`: the client says that it has the partner of no other file. A
+    /// file that another session has worked on since `then` stays, because the client may not have seen its partner
+    /// yet.
     pub(crate) fn forget(&self, peer: Option<&str>, kept: &[PoolId], then: SystemTime) -> Result<(), PoolError> {
         let lost = |file: &&Found| {
             matches!(file.state(), State::Pool | State::Pending)
@@ -116,7 +117,7 @@ impl Pools {
         self.files()?.iter().filter(lost).try_for_each(Found::remove)
     }
 
-    /// The pool `id`, be it published or waiting. The client names it, which proves that the client has its part.
+    /// The pool `id`, whether published or waiting. The client names it, which proves that the client has its part.
     pub(super) fn get(&self, id: PoolId) -> Result<Pool, PoolError> {
         let (path, pending) = (self.path(id), self.pending(id));
         let mut found = Err(PoolError::Gone);
@@ -134,8 +135,8 @@ impl Pools {
     /// The pool whose parts the client names in order.
     ///
     /// # Errors
-    /// [`PoolError::Unknown`] if one is not here, those of [`PoolSet::new`], and [`PoolError::OtherPart`] if the
-    /// order is another.
+    /// [`PoolError::Unknown`] if one is not here, errors of [`PoolSet::new`], and [`PoolError::OtherPart`] if the
+    /// parts are in another order.
     pub(crate) fn set(&self, ids: &[PoolId]) -> Result<PoolSet, Error> {
         let mut parts = Vec::with_capacity(ids.len());
         for (at, &id) in ids.iter().enumerate() {
@@ -154,7 +155,7 @@ impl Pools {
         Ok(PoolSet::new(parts)?)
     }
 
-    /// Lets all parts of `set` wait until the client has claimed its own.
+    /// Makes all parts of `set` wait until the client has claimed its own parts.
     pub(crate) fn set_aside(&self, set: PoolSet) -> Result<PoolSet, Error> {
         set.moved(|pool| {
             let pending = self.pending(pool.id());
@@ -176,7 +177,7 @@ impl Pools {
     }
 }
 
-/// A file, as the limits see it.
+/// What the limits count of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     peer: Option<String>,
@@ -185,7 +186,7 @@ struct Entry {
     part: Part,
 }
 
-/// The files of a state.
+/// The files in `state`.
 fn entries(files: &[Found], state: State) -> Vec<Entry> {
     let of_state = files.iter().filter(|file| file.state() == state);
     let entry = |file: &Found| Entry {
@@ -196,9 +197,9 @@ fn entries(files: &[Found], state: State) -> Vec<Entry> {
     of_state.map(entry).collect()
 }
 
-/// The number of pools that the files are. Parts of a peer's for the same lengths count as one pool together, from
-/// the first part on, because they are to become one. The same part twice counts twice: parts differ in size, and
-/// many copies of the largest must not pass for one pool.
+/// The number of pools that the files form. One peer's parts for the same lengths count as one pool, even before all
+/// are there. Two copies of a part count as two pools, because parts differ in size and many copies of the largest
+/// must not pass for one pool.
 fn pools(entries: &[Entry]) -> usize {
     let mut copies: BTreeMap<_, BTreeMap<Part, usize>> = BTreeMap::new();
     for Entry { peer, bound, part } in entries {
@@ -208,12 +209,12 @@ fn pools(entries: &[Entry]) -> usize {
     copies.values().filter_map(|parts| parts.values().max()).sum()
 }
 
-/// The number of pools among `files` that can be spent, or will be with their other parts.
+/// The number of pools among `files` that can be spent now, or once their other parts are there.
 pub fn count(files: &[Found]) -> usize {
     pools(&entries(files, State::Pool))
 }
 
-/// The place of a pool that is being filled, which counts as one.
+/// The place of a pool that is being filled. It counts as a pool.
 #[derive(Debug)]
 pub(crate) struct Place {
     unfinished: UnfinishedPool,
@@ -222,7 +223,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The unfinished file, and what turns it into a pool.
+    /// The unfinished file, and the place where it will wait.
     pub(crate) fn split(self) -> (UnfinishedPool, Waiting) {
         (self.unfinished, Waiting { pending: self.pending, _quota: self.quota })
     }
@@ -236,13 +237,13 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Puts the file there.
+    /// Puts the file at its waiting place.
     pub(crate) fn begin(&self, written: Written) -> Result<Pending, PoolError> {
         written.wait_at(self.pending.clone())
     }
 }
 
-/// One entry in the list of those that are filling; removed when dropped.
+/// One entry in the list of pools that sessions are filling; removed when dropped.
 #[derive(Debug)]
 struct Quota {
     filling: Arc<Mutex<Vec<Entry>>>,
@@ -259,7 +260,7 @@ impl Drop for Quota {
 }
 
 /// Whether others than the owner may put files into the directory of `path`, or into `path` itself if it is a
-/// directory: they could bring an old pool back. False where the sticky bit keeps them from the owner's files.
+/// directory. They could bring an old pool back. False where the sticky bit protects the owner's files from them.
 pub fn writable_by_others(path: &Path) -> bool {
     #[cfg(unix)]
     {

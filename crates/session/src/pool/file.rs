@@ -37,10 +37,10 @@ pub(super) struct Header {
     /// The longest generation.
     pub(super) bound: Lengths,
     pub(super) facts: BTreeMap<String, String>,
-    /// BLAKE3 of the two before.
+    /// BLAKE3 of `bound` and `facts`.
     pub(super) fingerprint: String,
     pub(super) words: u64,
-    /// The link that it was planned for.
+    /// The link that the pool was planned for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) link: Option<String>,
 }
@@ -72,16 +72,16 @@ pub struct Pool {
     pub(super) alias: Option<PathBuf>,
     pub(super) header: Header,
     part: Part,
-    /// Read up to the first word.
+    /// The file, read up to the first word.
     pub(super) source: Hashed,
 }
 
 impl Pool {
-    /// Reads the header of the pool of `role` at `path`; nothing is consumed.
+    /// Reads the header of the pool of `role` at `path`, without using the pool up.
     ///
     /// # Errors
-    /// [`PoolError`] if there is no file, or one that is reached through a link, is something else, of another
-    /// format, length or role, open to others, or whose header is corrupted.
+    /// [`PoolError`] if there is no file, if it is reached through a link, is something else, has another format,
+    /// length or role, is open to others, or if its header is corrupted.
     pub fn open(path: &Path, role: Role) -> Result<Self, PoolError> {
         let (header, source) = read_header(path)?;
         if header.role != role {
@@ -97,7 +97,7 @@ impl Pool {
         Pool { alias: Some(alias), ..self }
     }
 
-    /// Puts the file at `path`, as if it were made now; it keeps its first name as an alias.
+    /// Moves the file to `path` and sets its time to now. Its first name stays known as an alias.
     pub(super) fn move_to(mut self, path: PathBuf) -> Result<Self, PoolError> {
         self.source.file.set_modified(SystemTime::now())?;
         fs::rename(&self.path, &path).map_err(or_gone)?;
@@ -106,32 +106,32 @@ impl Pool {
         Ok(self)
     }
 
-    /// Its id.
+    /// The id of the file.
     pub fn id(&self) -> PoolId {
         self.header.id
     }
 
-    /// The longest generation that it serves.
+    /// The longest generation that the pool serves.
     pub fn bound(&self) -> Lengths {
         self.header.bound
     }
 
-    /// The key of the peer that filled it together with this party; `None` on a link without keys.
+    /// The key of the peer that filled the pool together with this party; `None` on a link without keys.
     pub fn peer(&self) -> Option<&str> {
         self.header.peer()
     }
 
-    /// Which part of a pool it is.
+    /// The part of a pool that the file is.
     pub fn part(&self) -> Part {
         self.part
     }
 
-    /// The link that it was planned for, if the file says so.
+    /// The link that the pool was planned for, if the file says so.
     pub fn link(&self) -> Option<LinkShape> {
         self.header.link.as_ref()?.parse().ok()
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -157,7 +157,7 @@ impl Pool {
     }
 }
 
-/// In which facts a pool is not what was expected.
+/// The facts of a pool that are not as expected.
 pub(super) fn differences(expected: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Vec<Difference> {
     let names = expected.keys().chain(found.keys().filter(|name| !expected.contains_key(*name)));
     let value = |of: &BTreeMap<String, String>, name| of.get(name).cloned().unwrap_or_default();
@@ -167,7 +167,7 @@ pub(super) fn differences(expected: &BTreeMap<String, String>, found: &BTreeMap<
         .collect()
 }
 
-/// A file with the hash of what went through it.
+/// A file with the hash of what was read or written.
 #[derive(Debug)]
 pub(super) struct Hashed {
     pub(super) file: File,
@@ -184,7 +184,7 @@ impl Hashed {
         self.file.write_all(bytes)
     }
 
-    /// Writes the hash of all so far, which becomes part of what follows.
+    /// Writes the hash of all bytes so far, which the next hash covers too.
     pub(super) fn write_hash(&mut self) -> io::Result<()> {
         let hash = self.hasher.finalize();
         self.write(hash.as_bytes())
@@ -196,7 +196,7 @@ impl Hashed {
         Ok(())
     }
 
-    /// Reads a hash, which must be that of all so far.
+    /// Reads a hash, which must be that of all bytes so far.
     pub(super) fn read_hash(&mut self, part: &'static str) -> Result<(), PoolError> {
         let computed = self.hasher.finalize();
         let mut written = [0; HASH_BYTES];
@@ -230,7 +230,7 @@ fn open_only_name(path: &Path) -> Result<File, PoolError> {
         }
         options.open(path)
     };
-    // File systems of networks lock only what is open for writing. Nothing is written.
+    // Network file systems lock only files that are open for writing. Nothing is written.
     let file = match open(true).or_else(|error| if error.kind() == NotFound { Err(error) } else { open(false) }) {
         // Systems differ in the error for a link that they did not follow.
         Err(_) if path.is_symlink() => return Err(PoolError::Link),
@@ -285,7 +285,7 @@ pub(super) fn lock(file: &File) -> Result<bool, PoolError> {
     }
 }
 
-/// The header of `path`, and the rest to be read.
+/// The header of the file at `path`, and the file behind its header.
 pub(super) fn read_header(path: &Path) -> Result<(Header, Hashed), PoolError> {
     let file = open_only_name(path)?;
     let found = file.metadata()?.len();

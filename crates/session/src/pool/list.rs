@@ -1,4 +1,4 @@
-//! The pools in a directory, of both roles, without using any of them.
+//! Lists the pools in a directory, of both roles, without using any of them up.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -25,13 +25,13 @@ pub(super) const PENDING: &str = "pending";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It can be spent.
+    /// A pool that can be spent.
     Pool,
-    /// A server's, which waits for the client's word; the client can spend it.
+    /// A server's file that waits for the client's word; the client can spend it.
     Pending,
-    /// It is being written, or a crash ended that.
+    /// A file that is being written, or that a crash left unfinished.
     Draft,
-    /// It is being read, or a crash ended that. Nothing reads it again.
+    /// A file that is being read, or was when a crash came. Nothing reads it again.
     Claimed,
 }
 
@@ -47,12 +47,12 @@ pub struct Found {
 }
 
 impl Found {
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its state.
+    /// The state of the file.
     pub fn state(&self) -> State {
         self.state
     }
@@ -62,37 +62,37 @@ impl Found {
         self.bytes
     }
 
-    /// Time since it was written; for a file that waits, since the last session that concerned it.
+    /// Time since the file was written; for a file that waits, since the last session that concerned it.
     pub fn age(&self) -> Duration {
         self.modified.and_then(|then| SystemTime::now().duration_since(then).ok()).unwrap_or_default()
     }
 
-    /// Whether the last session that concerned it was before `then`.
+    /// Whether the last session that concerned the file was before `then`.
     pub(super) fn is_older_than(&self, then: SystemTime) -> bool {
         self.modified.is_some_and(|modified| modified < then)
     }
 
-    /// Whether a process works on it now.
+    /// Whether a process works on the file now.
     pub fn in_use(&self) -> bool {
         self.in_use
     }
 
-    /// Its id; `None` if the header is not whole.
+    /// The id of the file; `None` if the header is not whole.
     pub fn id(&self) -> Option<PoolId> {
         Some(self.header.as_ref().ok()?.id)
     }
 
-    /// Whose file it is.
+    /// The party whose file it is.
     pub fn role(&self) -> Option<Role> {
         Some(self.header.as_ref().ok()?.role)
     }
 
-    /// The longest generation that it serves.
+    /// The longest generation that the pool serves.
     pub fn bound(&self) -> Option<Lengths> {
         Some(self.header.as_ref().ok()?.bound)
     }
 
-    /// Which part of a pool it is.
+    /// The part of a pool that the file is.
     pub fn part(&self) -> Option<Part> {
         self.header.as_ref().ok()?.part().ok()
     }
@@ -107,8 +107,8 @@ impl Found {
         self.header.as_ref().err()
     }
 
-    /// Whether a crash left it: an unfinished or a claimed file that no process works on, or a file that has waited longer
-    /// than [`PENDING_AGE`].
+    /// Whether a crash left the file: an unfinished or a claimed file that no process works on, or a file that has
+    /// waited longer than [`PENDING_AGE`].
     pub fn is_stale(&self) -> bool {
         match self.state {
             State::Pool => false,
@@ -117,7 +117,7 @@ impl Found {
         }
     }
 
-    /// Removes it.
+    /// Removes the file.
     ///
     /// # Errors
     /// [`PoolError::InUse`], or [`PoolError::Io`].
@@ -126,14 +126,14 @@ impl Found {
             return Err(PoolError::InUse);
         }
         match fs::remove_file(&self.path).map_err(or_gone) {
-            // Another process used it or removed it meanwhile, which is what was wanted.
+            // Another process used or removed the file meanwhile, so it is gone as wanted.
             Err(PoolError::Gone) => Ok(()),
             other => other.and_then(|()| Ok(sync_directory(&self.path)?)),
         }
     }
 }
 
-/// The pools' files at `path`, a directory or one file, ordered by path; others are left out.
+/// The files of pools at `path`, a directory or one file, ordered by path. Other files are left out.
 ///
 /// # Errors
 /// If `path` cannot be read.
@@ -149,7 +149,7 @@ pub fn find(path: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// The file `path` if it belongs to a pool; `None` also if it vanishes meanwhile.
+/// The file `path` if it belongs to a pool; `None` also if the file vanishes meanwhile.
 fn look_at(path: &Path) -> io::Result<Option<Found>> {
     let gone = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Ok(None),
@@ -162,7 +162,7 @@ fn look_at(path: &Path) -> io::Result<Option<Found>> {
     if !metadata.is_file() {
         return Ok(None);
     }
-    // File systems of networks lock only what is open for writing. Nothing is written.
+    // Network file systems lock only files that are open for writing. Nothing is written.
     let to_lock = OpenOptions::new().read(true).write(true).open(path);
     let mut file = match to_lock.or_else(|_| File::open(path)) {
         Ok(file) => file,
@@ -175,7 +175,7 @@ fn look_at(path: &Path) -> io::Result<Option<Found>> {
     if magic != MAGIC && !(state == State::Draft && MAGIC.starts_with(&magic)) {
         return Ok(None);
     }
-    // We hold the lock for a moment; a process that works on the file holds it all the time.
+    // This process holds the lock for a moment; a process that works on the file holds it all the time.
     let in_use = matches!(state, State::Draft | State::Claimed) && !lock(&file).unwrap_or(false);
     drop(file);
     let header = match read_header(path) {

@@ -25,7 +25,7 @@
 //!
 //! A file is worth nothing without the peer's. Both parties therefore gain and lose their files in steps. A server's
 //! file is *pending* while the client may or may not have the partner: it is no pool, the client can spend it, and it
-//! is removed [`PENDING_AGE`] after the last session that concerned it. A client may have as many as it may have
+//! is removed [`PENDING_AGE`] after the last session that concerned it. A client may have as many pending files as
 //! pools.
 //!
 //! | state | name | counts | leaves it by |
@@ -42,18 +42,20 @@
 //!
 //! A pool may be made in up to [`MAX_PARTS`](waggle_protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of
 //! files with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a
-//! part that failed is made again, and any part made for the same takes its place. The header of a part says which
-//! one it is of how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division,
-//! made for the same, each once.
+//! part that failed is made again, and any part made for the same purpose takes its place. The header of a part says
+//! which one it is of how many, and its fingerprint covers that. A session spends a [`PoolSet`]: all parts of one
+//! division, made for the same purpose, each once.
 //!
 //! In the table of spending every step is done for all parts before the message goes out. A claim first locks all
-//! parts and looks for each at its place; only then it renames one. So of two that want the same parts none is left
-//! with a few of them. A crash between two renamings loses some parts and leaves the others: each is as its row says,
-//! with its partner pending, and serves again when the lost ones were made anew.
+//! parts and looks for each at its place; only then it renames one. So of two processes that want the same parts,
+//! neither is left with a few of them. A crash between two renamings loses some parts and leaves the others. Each
+//! part that is left is as its row says, with its partner pending, and serves again when the lost parts were made
+//! anew.
 //!
 //! Several processes of one party, on any hosts, may share a directory of pools, if the file system renames in one
-//! step and its locks hold between them. Where locks do not hold, renaming alone still lets one process have a file,
-//! but a server that starts may remove what another is working on, which that session then reports as an error.
+//! step and its locks hold between them. Where locks do not hold, renaming still lets only one process have a file.
+//! But a server that starts may remove a file that another process is working on, whose session then reports an
+//! error.
 //!
 //! *Filling.* What each party has if the link or a party dies after the message (or before the first):
 //!
@@ -80,7 +82,8 @@
 //!
 //! *Giving up.* A client that has claimed its file and cannot use it says that it is lost, and the server removes its
 //! own ([`PoolError::Lost`]). A client that lost files otherwise says which ones it has when it fills a pool, and the
-//! server removes the others of its key, but for those that a session has worked on since that session began.
+//! server removes its other files for this client's key, except files that a session has worked on since the filling
+//! session began.
 
 mod claim;
 mod dir;
@@ -144,10 +147,10 @@ impl Purpose {
     /// Generations up to `bound` of `texts` texts side by side, with `model` under `terms`. The server passes a
     /// digest of its `weights`, because its words are products with them; the client must not learn the digest. The
     /// forms of operations follow from the link, so a session that spends a pool takes its link ([`PoolSet::link`]),
-    /// and no measurement refuses a pool. The ciphertexts by which the words came do not matter. The helper that
-    /// dealt them does, because it knows them: whoever spends them states it again. `peer` is the key of the other
-    /// party, where the link has keys: only the pair that filled a pool spends it. The longest generation is planned,
-    /// which `watch` may end.
+    /// and no measurement refuses a pool. It does not matter which ciphertexts carried the words. The helper that
+    /// dealt the words does matter, because it knows them: whoever spends them names it again. `peer` is the key of
+    /// the other party, where the link has keys: only the pair that filled a pool spends it. This plans the longest
+    /// generation, and `watch` may end the planning.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.
@@ -187,8 +190,8 @@ impl Purpose {
         Ok(Purpose { bound, facts, link: terms.protocol.link, needs: needs.stored() })
     }
 
-    /// The purposes of all parts of a pool for this purpose, in order, in as many parts as `part` is one of. A part
-    /// holds the needs that [`Needs::parts`] gives it.
+    /// The purposes of all parts of a pool for this purpose, in order. The pool has as many parts as the division
+    /// that `part` belongs to. A part holds the needs that [`Needs::parts`] gives it.
     ///
     /// # Errors
     /// If the model cannot do as much.
@@ -197,7 +200,7 @@ impl Purpose {
         Ok(part.all().zip(needs).map(|(part, needs)| self.of_part(part, needs)).collect())
     }
 
-    /// [`Purpose::parts`], this part alone.
+    /// The purpose of `part` alone, as in [`Purpose::parts`].
     ///
     /// # Errors
     /// If the model cannot do as much.

@@ -15,8 +15,8 @@ use super::{Difference, PART, PoolError, PoolId, Purpose, check_bound};
 use crate::Error;
 use crate::request::Request;
 
-/// The parts of a pool in order: one file for a pool that was made whole, and every part once of one that was not.
-/// Nobody has claimed any of them so far.
+/// The parts of a pool in order: one file for a pool that was made whole, otherwise every part once. Nobody has
+/// claimed any of them so far.
 #[derive(Debug)]
 pub struct PoolSet {
     parts: Vec<Pool>,
@@ -26,9 +26,9 @@ impl PoolSet {
     /// The set of `parts`, in any order.
     ///
     /// # Errors
-    /// [`PoolError::Division`] unless all are parts of the same number, [`PoolError::PartTwice`] and
-    /// [`PoolError::PartsMissing`] unless each is there once, and [`PoolError::Mismatch`] unless all were made for
-    /// the same.
+    /// [`PoolError::Division`] unless all belong to one division, [`PoolError::PartTwice`] and
+    /// [`PoolError::PartsMissing`] unless each part is there once, and [`PoolError::Mismatch`] unless all were made
+    /// for the same purpose.
     pub fn new(mut parts: Vec<Pool>) -> Result<Self, PoolError> {
         parts.sort_by_key(|pool| pool.part().number());
         let first = parts.first().ok_or(PoolError::Gone)?;
@@ -55,8 +55,8 @@ impl PoolSet {
         if differing.is_empty() { Ok(PoolSet { parts }) } else { Err(PoolError::Mismatch { differences: differing }) }
     }
 
-    /// The pool of `role` at `path`, or, if no file has this name, the parts that lie at [`part_path`] of it. Nothing
-    /// is consumed.
+    /// The pool of `role` at `path`, or, if no file has this name, the parts that lie at its [`part_path`]s. Nothing
+    /// is used up.
     ///
     /// # Errors
     /// As [`Pool::open`] and [`PoolSet::new`], with the path. [`PoolError::Gone`] if there are no parts either.
@@ -88,18 +88,18 @@ impl PoolSet {
         self.parts.iter().map(Pool::id).collect()
     }
 
-    /// The longest generation that it serves.
+    /// The longest generation that the pool serves.
     pub fn bound(&self) -> Lengths {
         // There is a first part.
         self.parts.first().map_or(Lengths { prompt: 0, tokens: 0 }, Pool::bound)
     }
 
-    /// The link that it was planned for, which a session that spends it takes.
+    /// The link that the pool was planned for. A session that spends the pool takes this link.
     pub fn link(&self) -> Option<LinkShape> {
         self.parts.first().and_then(Pool::link)
     }
 
-    /// The last part, which tells how many there are.
+    /// The last part, which tells how many parts there are.
     pub fn last(&self) -> Part {
         self.parts.last().map_or(Part::WHOLE, Pool::part)
     }
@@ -109,12 +109,12 @@ impl PoolSet {
         self.each(|pool, _| check_bound(pool.bound(), request))
     }
 
-    /// [`Pool::check`] of every part; `purposes` are those of the parts in order.
+    /// [`Pool::check`] of every part; `purposes` has the purpose of each part, in order.
     pub(crate) fn check(&self, purposes: &[Purpose], request: &Request) -> Result<(), Error> {
         self.each(|pool, at| pool.check(&purposes[at], request))
     }
 
-    /// Does `act` with one part after another.
+    /// Calls `act` with each part and its index, in order.
     fn each(&self, act: impl Fn(&Pool, usize) -> Result<(), PoolError>) -> Result<(), Error> {
         let mut parts = self.parts.iter().enumerate();
         parts.try_for_each(|(at, pool)| act(pool, at).map_err(|e| e.at(pool.path())))
@@ -134,8 +134,8 @@ impl PoolSet {
         self.each(|pool, _| pool.discard())
     }
 
-    /// Takes all words out of all parts, for which [`PoolSet::check`] passed `purposes`, and removes the files: of
-    /// several processes one succeeds, once.
+    /// Takes all words out of all parts, for which [`PoolSet::check`] passed `purposes`, and removes the files. If
+    /// several processes try, one of them succeeds, once.
     ///
     /// # Errors
     /// As [`Pool::claim`], for all parts together: if one is gone, none is used.
@@ -145,7 +145,7 @@ impl PoolSet {
     }
 }
 
-/// Fails unless every part of the whole that `of` belongs to is there.
+/// Fails unless every part of the division that `of` belongs to is there.
 fn complete(of: Part, is_there: impl Fn(Part) -> bool) -> Result<(), PoolError> {
     let missing: Vec<Part> = of.all().filter(|part| !is_there(*part)).collect();
     if missing.is_empty() { Ok(()) } else { Err(PoolError::PartsMissing { parts: missing }) }
@@ -156,7 +156,7 @@ pub fn part_path(path: &Path, part: Part) -> PathBuf {
     if part.is_whole() { path.into() } else { beside(path, &format!(".{}-of-{}", part.number(), part.of())) }
 }
 
-/// The parts that lie beside `path` by their names, in order.
+/// The parts that lie beside `path`, as their names tell, in order.
 fn named_parts(path: &Path) -> Result<Vec<Part>, PoolError> {
     let Some(name) = path.file_name().and_then(OsStr::to_str) else { return Ok(Vec::new()) };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,4 +1,5 @@
-//! Parts: together they are what the whole would be, all of them are claimed or none, and nothing else passes.
+//! Parts of a pool together hold what the whole would hold. Either all of them are claimed or none, and nothing else
+//! passes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -77,7 +78,7 @@ fn all_parts_make_the_stock_of_the_whole() {
     let set = open(&path).unwrap();
     assert_eq!((set.ids(), set.bound(), set.last()), (ids, BOUND, part(OF)));
     let got = words(spend(set).unwrap(), Role::Client);
-    // The queue of a kind holds the words of the first part that has some, then those of the next.
+    // The queue of a kind holds the words of the parts in order.
     let whole = purpose("full");
     let mut kinds: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     let mut operands = BTreeMap::new();
@@ -114,7 +115,7 @@ fn a_set_without_a_part_is_refused_by_name() {
     fs::rename(away(2), part_path(&path, part(2))).unwrap();
     let error = open(&path).unwrap_err();
     assert!(error.to_string().ends_with("a.pool: part 3/4 of the pool is missing"), "{error}");
-    // Made again alone.
+    // Only the lost part is made again.
     write(&path, part(3));
     assert!(spend(open(&path).unwrap()).is_ok());
 }
@@ -159,13 +160,13 @@ fn nothing_but_all_parts_of_one_pool_is_a_set() {
     let error = cause(instead(1));
     assert!(error.to_string().ends_with("bound is `8+2`, expected `8+3`"), "{error}");
 
-    // A name is not believed.
+    // The name of a file does not decide which part it is.
     fs::rename(at(1), &other).unwrap_or_default();
     fs::rename(at(3), at(1)).unwrap();
     fs::rename(&other, at(3)).unwrap();
     assert!(matches!(cause(open(&path)), PoolError::OtherPart { expected, found }
         if (expected, found) == (part(1), part(3))));
-    // Nor is a whole pool a part.
+    // A whole pool is not a part either.
     fs::remove_file(at(1)).unwrap();
     write_as(&at(1), &purpose("full"), Part::WHOLE);
     assert!(matches!(cause(open(&path)), PoolError::OtherPart { found: Part::WHOLE, .. }));
@@ -208,7 +209,7 @@ fn all_parts_are_claimed_or_none() {
     assert!(matches!(cause(set.claim(&purposes)), PoolError::Gone));
     assert_eq!(names(dir.path()).len(), OF as usize);
     drop(held);
-    // A part goes away, and another takes its place.
+    // A part is moved away, and another file takes its place.
     let away = dir.path().join("away");
     let (set, purposes) = checked();
     fs::rename(part_path(&path, part(3)), &away).unwrap();
@@ -221,7 +222,7 @@ fn all_parts_are_claimed_or_none() {
     assert!(matches!(cause(set.claim(&purposes)), PoolError::Replaced { expected, found }
         if (expected, found) == (old, new)));
     assert_eq!(names(dir.path()).len(), OF as usize);
-    // Of many that want the same parts one gets all of them.
+    // Of many threads that want the same parts, one gets all of them.
     let opened: Vec<_> = (0..8).map(|_| checked()).collect();
     let results = std::thread::scope(|scope| {
         let threads = opened.into_iter().map(|(set, purposes)| scope.spawn(move || set.claim(&purposes)));
@@ -266,7 +267,7 @@ fn parts_count_as_one_pool_together() {
         waiting.begin(unfinished.write(id, Role::Server, &purpose, stock)?)?.publish()
     };
     let kept = || count(&find(dir.path()).unwrap());
-    // One pool from the first part on, and until the last.
+    // The parts count as one pool, from the first part to the last.
     for part in Part::new(1, 3).unwrap().all() {
         fill(part).unwrap();
         assert_eq!(kept(), 1);
@@ -297,7 +298,7 @@ fn a_file_has_the_name_of_its_part() {
     assert_eq!(part_path(path, part(2)), Path::new("dir/a.pool.2-of-4"));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pool");
-    // None of these is a part.
+    // None of these names is that of a part.
     for name in
         ["a.pool.0-of-4", "a.pool.5-of-4", "a.pool.1-of-4.claimed", "b.pool.1-of-4", "a.pool.1-of-1", "a.pool."]
     {
@@ -329,7 +330,7 @@ fn a_server_has_the_parts_in_the_order_of_the_ids() {
     assert!(matches!(cause(set(&[two, one])), PoolError::OtherPart { expected, found }
         if expected.number() == 1 && found.number() == 2));
     assert!(matches!(cause(set(&[one, one])), PoolError::OtherPart { .. }));
-    // Half a pool is none, nor is more than one.
+    // Half of the parts are no pool, and neither are too many.
     assert!(matches!(cause(set(&[one])), PoolError::PartsMissing { parts } if parts == [Part::new(2, 2).unwrap()]));
     assert!(matches!(cause(set(&[one, two, one])), PoolError::PartTwice { .. }));
     let absent = PoolId::random();

@@ -1,4 +1,4 @@
-//! Files: what comes back is what was written, once, or an error that says why not.
+//! A file gives back what was written, once, or an error that says why not.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ pub(super) fn purpose(policy: &str) -> Purpose {
     Purpose { bound: BOUND, facts: facts.into(), link: LinkShape::MEMORY, needs }
 }
 
-/// Word number i of every stock here.
+/// Word number i of every stock in these tests.
 fn word(i: usize) -> u64 {
     (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -115,7 +115,7 @@ fn a_crash_leaves_nothing_that_is_read() {
     assert!(matches!(Pool::open(&path, Role::Client), Err(PoolError::Gone)), "it has no name yet");
     drop(unpublished);
     assert!(names(dir.path()).is_empty());
-    // A process that died after the claim.
+    // The file of a process that died after its claim.
     write(&path, Role::Client);
     fs::rename(&path, dir.path().join("pool.claimed")).unwrap();
     assert!(matches!(spend(&path, Role::Client), Err(PoolError::Gone)));
@@ -237,7 +237,7 @@ fn a_file_with_two_ways_to_it_is_refused() {
     }
     fs::remove_file(&other).unwrap();
     assert!(matches!(spend(dir.path(), Role::Client), Err(PoolError::NotAFile)));
-    // A link that takes the place of the file after it was looked at.
+    // A link takes the place of the file after the file was opened.
     let (pool, kept) = (Pool::open(&path, Role::Client).unwrap(), dir.path().join("kept"));
     fs::rename(&path, &kept).unwrap();
     std::os::unix::fs::symlink(&kept, &path).unwrap();
@@ -266,7 +266,7 @@ fn a_pool_belongs_to_the_pair_that_filled_it() {
     assert!(pool.check(&of("a"), &request(1, 1)).is_ok());
 }
 
-/// A file of `peer`'s in `pools`, and what lets it wait.
+/// A waiting file of `peer`'s in `pools`.
 fn fill(pools: &Pools, id: PoolId, peer: &str) -> super::Pending {
     let mut purpose = purpose("full");
     purpose.facts.insert(super::PEER.into(), peer.into());
@@ -313,7 +313,7 @@ fn what_waits_is_found_and_ends_by_age() {
     let pending = fill(&pools, id, "a");
     let state = || find(dir.path()).unwrap().into_iter().map(|found| (found.id(), found.state())).collect::<Vec<_>>();
     assert_eq!(state(), [(Some(id), State::Pending)]);
-    // The client spends it while the session that filled it still waits for its word.
+    // The client spends the pool while the session that filled it still waits for the client's word.
     let spending = pools.get(id).unwrap();
     pending.publish().unwrap();
     assert_eq!(state(), [(Some(id), State::Pool)]);
@@ -321,11 +321,11 @@ fn what_waits_is_found_and_ends_by_age() {
     made_for.facts.insert(super::PEER.into(), "a".into());
     assert!(spending.claim(&made_for).is_ok());
     assert!(names(dir.path()).is_empty() && matches!(pools.get(id), Err(PoolError::Gone)));
-    // Its word comes late: there is nothing to publish.
+    // The client's word comes late: there is nothing to publish.
     let pending = fill(&pools, id, "a");
     pools.get(id).unwrap().claim(&made_for).unwrap();
     pending.publish().unwrap();
-    // Set aside and left, a pool waits, and a new server still has it.
+    // A pool that was set aside and never claimed waits, and a new server still has it.
     fill(&pools, id, "a").publish().unwrap();
     let old = fs::File::options().write(true).open(pools.path(id)).unwrap();
     let long_ago = std::time::SystemTime::now() - 2 * PENDING_AGE;

@@ -1,4 +1,4 @@
-//! A file that is no pool yet, and how it becomes one: alone, or in two steps with the peer's.
+//! A file that is no pool yet, and how it becomes one: alone, or in two steps with the peer's file.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,19 +19,19 @@ pub(super) const DRAFT: &str = ".draft";
 /// An empty file beside the place of a pool. Dropping it removes the file.
 #[derive(Debug)]
 pub struct UnfinishedPool {
-    /// Where it is until it is a pool; `None` from then on.
+    /// The file's path until it is a pool; `None` from then on.
     draft: Option<PathBuf>,
     path: PathBuf,
-    /// Locked as long as this process works on it.
+    /// The file, locked as long as this process works on it.
     file: File,
 }
 
 impl UnfinishedPool {
-    /// Makes the file, beside `path`, which must be free. Under Unix it can be read by its owner alone.
+    /// Makes the file beside `path`, where nothing may stand. Under Unix it can be read by its owner alone.
     ///
     /// # Errors
-    /// [`PoolError::Exists`], [`PoolError::Io`] if no file can be made there, [`PoolError::Exposed`] if none can be
-    /// closed to others.
+    /// [`PoolError::Exists`], [`PoolError::Io`] if no file can be made there, [`PoolError::Exposed`] if the file
+    /// system cannot close a file to others.
     pub fn create(path: &Path) -> Result<Self, PoolError> {
         check_absent(path)?;
         let mut random = [0; 8];
@@ -48,10 +48,10 @@ impl UnfinishedPool {
         }
     }
 
-    /// Writes what `role` prepared for `purpose` to the disk. The stock is zeroized as it goes.
+    /// Writes what `role` prepared for `purpose` to the disk. The stock is zeroized as it is written.
     ///
     /// # Errors
-    /// [`PoolError::Io`]; nothing is left behind then.
+    /// [`PoolError::Io`]: then nothing is left behind.
     ///
     /// # Panics
     /// If the stock is not what the purpose needs.
@@ -85,7 +85,7 @@ impl UnfinishedPool {
         Ok(Written(self))
     }
 
-    /// Moves the file to `to`, which must be free.
+    /// Moves the file to `to`, where nothing may stand.
     fn rename(&mut self, to: &Path) -> Result<(), PoolError> {
         if let Some(draft) = &self.draft {
             rename_to_free(draft, to)?;
@@ -110,7 +110,7 @@ impl Drop for UnfinishedPool {
 pub struct Written(UnfinishedPool);
 
 impl Written {
-    /// Gives the file its name: a pool from here on.
+    /// Gives the file its name, which makes it a pool.
     ///
     /// # Errors
     /// [`PoolError::Exists`] if something stands there by now; the unfinished file is gone then.
@@ -135,10 +135,10 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// The peer keeps its part: this one is a pool from here on.
+    /// Makes the file a pool, because the peer keeps its part.
     ///
     /// # Errors
-    /// [`PoolError::Io`]; the file still waits then.
+    /// [`PoolError::Io`]: then the file still waits.
     pub fn publish(self) -> Result<(), PoolError> {
         match rename_to_free(&self.pending, &self.path) {
             // A session of the client's has taken it already.
@@ -147,7 +147,7 @@ impl Pending {
         }
     }
 
-    /// The peer does not keep its part: this one is worth nothing.
+    /// Removes the file, because the peer does not keep its part.
     ///
     /// # Errors
     /// [`PoolError::Io`].
@@ -162,7 +162,7 @@ pub fn check_absent(path: &Path) -> Result<(), PoolError> {
     if path.symlink_metadata().is_ok() { Err(PoolError::Exists) } else { Ok(()) }
 }
 
-/// Renames a file; what stands at `to` stays.
+/// Renames a file without replacing what stands at `to`.
 fn rename_to_free(from: &Path, to: &Path) -> Result<(), PoolError> {
     check_absent(to)?;
     #[cfg(any(target_os = "linux", target_os = "macos"))]
@@ -170,7 +170,8 @@ fn rename_to_free(from: &Path, to: &Path) -> Result<(), PoolError> {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
         use rustix::io::Errno;
         match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            // Old kernels and some file systems cannot do it. Then a moment lies between the look and the renaming.
+            // Old kernels and some file systems cannot do it. Then a moment lies between the check above and the
+            // renaming.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
             Err(Errno::EXIST) => return Err(PoolError::Exists),
             other => return other.map_err(|error| or_gone(io::Error::from(error))),

@@ -1,4 +1,4 @@
-//! Answers that run on behind their end: the text is the same, and the server learns a bucket in the place of a
+//! Padded answers, which go on behind their end: the text is the same, and the server learns a bucket instead of the
 //! length.
 
 use rand::SeedableRng;
@@ -22,19 +22,19 @@ const LLAMA: &str = r#""model_type": "llama", "num_hidden_layers": 2, "hidden_si
 const GPT2: &str =
     r#""model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "vocab_size": 10, "n_positions": 128"#;
 
-/// A model whose texts end with `eos`, which has one digit: the shape takes the same bytes.
+/// A model whose texts end with `eos`, which has one digit, so that the shape always takes the same bytes.
 fn files(config: &str, eos: u32) -> ModelFiles {
     let dir = tempfile::tempdir().unwrap();
     crate::support::tiny::write_model(dir.path(), &format!(r#"{{{config}, "eos_token_id": {eos}}}"#));
     ModelFiles::open(dir.path()).unwrap()
 }
 
-/// With this seed no draw falls so near to a boundary that the roundings of two parties decide it.
+/// With this seed no draw falls so near to a boundary that the parties' roundings decide it.
 fn sampler() -> Sampler {
     Sampler::random(1.5, 0.9, StdRng::seed_from_u64(9)).unwrap()
 }
 
-/// The text of the fixed-point engine, which ends where it ends.
+/// The text of the fixed-point engine without padding.
 fn alone(files: &ModelFiles, tokens: usize) -> Vec<u32> {
     let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
     let options = GenerateOptions { tokens, stop_at_eos: true, ..crate::support::fine() };
@@ -47,7 +47,7 @@ fn alone(files: &ModelFiles, tokens: usize) -> Vec<u32> {
 fn texts_of_one_bucket_look_alike_to_the_server_and_cost_what_was_planned() {
     let mut met = Vec::new();
     for (config, policy) in [(GPT2, "full"), (LLAMA, "full"), (LLAMA, "streaming:budget=16,block=4")] {
-        // A bucket and a rest that fills none, and less than a bucket.
+        // 20 tokens are a bucket and a rest that fills none, and 10 are less than a bucket.
         for (preprocess, most) in [(false, 20), (true, 10)] {
             let terms = terms(policy, preprocess);
             let mut ledgers = [const { Vec::new() }; 2];
@@ -62,7 +62,7 @@ fn texts_of_one_bucket_look_alike_to_the_server_and_cost_what_was_planned() {
                 let (client, server) = (client.unwrap(), server.unwrap());
                 let Generation { tokens, count, logits, .. } = &client.generation;
                 assert!(policy != "full" || *tokens == text, "{config}, {eos}");
-                // Nothing behind the end is heard of, and the server hears of the bucket alone.
+                // Nothing behind the end is reported, and the server learns only the bucket.
                 let end = tokens.iter().position(|token| *token == eos);
                 assert!(end.is_none_or(|end| end + 1 == tokens.len()), "{tokens:?}, {eos}");
                 assert_eq!(logits.as_ref().unwrap().nrows(), tokens.len());
@@ -83,7 +83,7 @@ fn texts_of_one_bucket_look_alike_to_the_server_and_cost_what_was_planned() {
             }
         }
     }
-    // The sample has what it is about.
+    // The sample has the cases that matter.
     met.sort_unstable();
     met.dedup();
     assert!(met.iter().filter(|(_, whole)| *whole == 16).count() > 2, "{met:?}");
@@ -132,7 +132,7 @@ fn turns_after_a_padded_answer_are_those_of_the_clear_engine() {
     }
 }
 
-/// Later words are read as if there were other tokens behind the end, whichever they are.
+/// Whatever tokens stand behind an end, later words are read alike.
 #[test]
 fn what_stands_behind_an_end_changes_no_later_turn() {
     for config in [LLAMA, GPT2] {

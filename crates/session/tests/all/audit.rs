@@ -1,6 +1,6 @@
-//! Whole sessions under the audit: what they open under masks is uniform, what a place opens next differs from what
-//! it opened before by uniform words, and no mask serves twice. Each session has a broken copy that the audit
-//! notices.
+//! Whole sessions under the audit: the words opened under masks are uniform, those that a place opens next differ
+//! from those it opened before by uniform words, and no mask serves twice. The audit notices a broken copy of each
+//! session.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_s
 const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
 const TOKENS: usize = 14;
 
-/// Sessions of two phases take other forms of the protocols over a fast link and over a slow one.
+/// Sessions of two phases take different forms of the protocols over a fast and over a slow link.
 const LINKS: [&str; 2] = ["lan", "wan"];
 
 fn server() -> ModelServer {
@@ -55,7 +55,7 @@ fn session_of(
     in_one_process(server, &terms, &Limits::default(), options, Duration::from_secs(60), client).map(|_| ())
 }
 
-/// Each party opened many words, and as it should.
+/// Asserts that each party opened many words, and that they pass the audit.
 fn holds(what: &str, audits: &[Audit; 2]) {
     for audit in audits {
         let (place, worst) = audit.worst();
@@ -66,7 +66,7 @@ fn holds(what: &str, audits: &[Audit; 2]) {
     }
 }
 
-/// Runs `session` as it is, and with `broken`: then a mask is named, and differences show.
+/// Runs `session` as it is, and with `broken`. Then the audit names a mask and shows differences.
 fn audited(what: &str, link: &str, broken: Broken, session: impl Fn() -> Result<(), Error>) {
     let what = &format!("{what}, {link}");
     watch(None, |audits| {
@@ -98,7 +98,7 @@ fn a_generation() {
     }
 }
 
-/// Dealt masks are spent as those that two parties make.
+/// Masks that a helper deals are spent like those that two parties make.
 #[test]
 fn a_generation_with_a_helper() {
     for deals in [HelperDeals::Words, HelperDeals::Weights, HelperDeals::Passes] {
@@ -138,7 +138,7 @@ fn an_encoder() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model/tests/data/encoders/bert");
     let server = ModelServer::builder().load(ModelFiles::open(&dir).unwrap()).unwrap();
     for link in LINKS {
-        // A place opens something once in a text, so a difference takes two.
+        // A place opens something once in a text, so a difference takes two texts.
         audited("an encoder", link, Broken::Units, || {
             [5, 3].into_iter().try_for_each(|id| {
                 session(&server, link, |client| {
@@ -205,7 +205,7 @@ fn a_chat_with_a_reset() {
     }
 }
 
-/// Copies every pool file in `dir` to `backup`, which nobody should. Returns the files with their copies.
+/// Copies every pool file in `dir` to `backup`, which no user should do. Returns the files with their copies.
 fn copies(dir: &Path, backup: &Path) -> Vec<(PathBuf, PathBuf)> {
     let files = find(dir).unwrap();
     let copied = files.iter().map(Found::path).map(|path| (path.to_owned(), backup.join(path.file_name().unwrap())));

@@ -1,4 +1,4 @@
-//! Conversations: several turns on one private cache, the same as the clear engines, at both parties alike.
+//! Conversations: several turns on one private cache give the answers of the clear engines, at both parties alike.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 3, "hidden_s
 
 const BOUND: Lengths = Lengths { prompt: 12, tokens: 6 };
 
-/// New tokens and generated ones of five turns.
+/// The numbers of new and of generated tokens of five turns.
 const TURNS: [(u32, usize); 5] = [(9, 4), (3, 6), (11, 1), (1, 5), (7, 3)];
 
 fn files() -> (tempfile::TempDir, ModelFiles) {
@@ -78,7 +78,7 @@ fn turn(chat: &mut ChatSession, ids: &[u32], tokens: usize) -> Result<Turn, Erro
     chat.turn(ids, tokens, Next::Pick(&mut Sampler::greedy()), &mut nobody)
 }
 
-/// The answers of five turns by a clear engine on one cache, at which `look` looks after each of them.
+/// The answers of five turns by a clear engine on one cache, which `look` sees after each turn.
 fn clear<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -101,7 +101,7 @@ fn clear<E: Select>(
     answers.collect()
 }
 
-/// Policies that keep what they promise in a conversation.
+/// Policies that work in a conversation as in a generation.
 const POLICIES: [&str; 10] = [
     "full",
     "streaming:budget=16,block=4",
@@ -135,7 +135,7 @@ fn five_turns_are_those_of_the_clear_engine_under_every_policy() {
             assert_eq!(untimed(&client), untimed(&server), "{policy}");
             assert_eq!((server.generation.count, server.prompt_tokens), (19, 31 + 4));
             assert!(server.generation.tokens.is_empty());
-            // Everything that a turn needs is made before its first message, but what policies keep of clusters.
+            // Everything that a turn needs is made before its first message, except what policies with clusters need.
             let clusters = ["mpcache", "quest"].iter().any(|name| policy.starts_with(name));
             let late = late(&client);
             assert!(!preprocess || clusters || late == 0, "{policy}: {late} bytes are made on the spot");
@@ -143,7 +143,7 @@ fn five_turns_are_those_of_the_clear_engine_under_every_policy() {
     }
 }
 
-/// Words of a turn look at everything, in the last layer as well, which has the query of the last of them alone: no
+/// The words of a turn attend to everything, even in the last layer, which has only the query of the last word. No
 /// layer takes over clusters that were chosen in an earlier turn.
 #[test]
 fn clusters_of_one_turn_serve_no_other() {
@@ -160,7 +160,7 @@ fn clusters_of_one_turn_serve_no_other() {
     }
 }
 
-/// A cache with a budget in tokens keeps it after every turn.
+/// A cache with a budget in tokens keeps to it after every turn.
 #[test]
 fn a_budget_holds_while_the_talk_grows() {
     let (_dir, files) = files();
@@ -198,7 +198,7 @@ fn what_is_prepared_ahead_serves_the_turn() {
         });
         server.unwrap();
         let bytes = |cost: &waggle_report::Cost| cost.bytes_client_to_server + cost.bytes_server_to_client;
-        // Keys and values alone are left.
+        // Only masks of keys and values are left to be made.
         for cost in &costs {
             assert!(bytes(&cost.before.offline) > 0, "{policy}: {cost:?}");
         }
@@ -209,7 +209,7 @@ fn what_is_prepared_ahead_serves_the_turn() {
     }
 }
 
-/// Allows a number of positions, and counts those that come.
+/// A watcher that allows a number of positions, and counts those that go through the model.
 struct Stingy {
     left: u64,
     shown: u64,
@@ -237,7 +237,7 @@ impl Stingy {
 
 #[test]
 fn a_refused_turn_leaves_the_session_as_it_was() {
-    // All that the model has.
+    // All positions of the model.
     let mut stingy = Stingy { left: 96, shown: 0 };
     let ((), server) =
         session(&terms("full", false), None, &mut |event: Event<'_>| stingy.hear(event), |mut chat| {
@@ -256,7 +256,7 @@ fn a_refused_turn_leaves_the_session_as_it_was() {
             let full = turn(&mut chat, &[1], 6).unwrap_err();
             assert!(matches!(full, Error::Full { used: 96, wanted: 7, limit: 96 }), "{full}");
             chat.reset().unwrap();
-            // The server's account is empty, which it alone knows.
+            // The server allows no more positions, which it alone knows.
             let refused = turn(&mut chat, &words(0, 9), 4).unwrap_err();
             assert!(
                 matches!(&refused, Error::Refused { reason } if reason.contains("12 more positions would exceed")),
@@ -308,7 +308,7 @@ fn a_server_may_allow_no_conversations() {
     assert!(matches!(server, Err(Error::NoChats)));
 }
 
-/// Counts how often it is asked whether to go on: once for every pass that is planned or run.
+/// A watcher that counts the questions whether to go on: one for every pass that is planned or run.
 #[derive(Clone, Default)]
 struct Passes(Arc<AtomicUsize>);
 
@@ -329,7 +329,7 @@ impl Passes {
     }
 }
 
-/// The server plans each turn alone, however many came before it, under every policy.
+/// The server plans only the new turn, however many turns came before, under every policy.
 #[test]
 fn only_the_new_turn_is_planned() {
     for policy in POLICIES {

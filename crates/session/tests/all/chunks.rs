@@ -25,7 +25,7 @@ const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 3, "hidden_s
 const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 3, "n_embd": 16, "n_head": 4, "vocab_size": 23, "n_positions": 128}"#;
 
-/// Every family, with settings under which a short prompt is pruned.
+/// Policies of every family, with settings under which a short prompt is pruned.
 const POLICIES: [&str; 17] = [
     "full",
     "mpcache:clusters=8/4,budget=0.3",
@@ -37,7 +37,8 @@ const POLICIES: [&str; 17] = [
     "snapkv:budget=0.5,window=12",
     "streaming:budget=0.4",
     "streaming:budget=12,block=3,prefill=7",
-    // Without smoothing: the neighbours of a token that receives nearly everything have equal votes but for rounding.
+    // Without smoothing, because the neighbours of a token that receives nearly all attention would have equal votes
+    // except for rounding.
     "snapkv:budget=12,block=3,window=4,prefill=10,kernel=1",
     "pyramid:budget=12,block=3,window=4,kernel=1",
     "squeeze:budget=12,block=3,window=4,kernel=1,layers=0+2",
@@ -47,8 +48,8 @@ const POLICIES: [&str; 17] = [
     "knorm:budget=0.4,recent=4,prefill=9",
 ];
 
-/// Those whose text is certain. `knorm` finds equal norms in the first layer of a LLaMA wherever a token is repeated,
-/// because rotations keep norms, so that rounding decides which of them stays.
+/// Policies whose text is certain. `knorm` finds equal norms in the first layer of a LLaMA wherever a token is
+/// repeated, because rotations keep norms, so that rounding decides which of them stays.
 fn policies(config: &str) -> impl Iterator<Item = &'static str> {
     let llama = config == LLAMA;
     POLICIES.into_iter().filter(move |policy| !(llama && policy.starts_with("knorm")))
@@ -57,8 +58,8 @@ fn policies(config: &str) -> impl Iterator<Item = &'static str> {
 /// Largest difference of a logit between one chunk and several, in f32.
 const MAX_FLOAT_ERROR: f32 = 1e-3;
 
-/// Largest difference of a logit between one chunk and several, in fixed point. There the tournament for the maximum
-/// of a row has other rounds, and the row another maximum among those that coarse words do not tell apart.
+/// Largest difference of a logit between one chunk and several, in fixed point. With chunks the tournament for the
+/// maximum of a row has other rounds, and may find another of the values that coarse words do not tell apart.
 const MAX_FIXED_ERROR: f32 = 6e-3;
 
 fn files(config: &str) -> (tempfile::TempDir, ModelFiles) {
@@ -175,7 +176,7 @@ fn two_parties_read_chunks_as_planned() {
         for (i, policy) in policies(config).enumerate() {
             let options = options(policy, 5, 3);
             let truth = run(&mut Fixed::new(), &fixed, &ids, &options);
-            // Every policy once in either number of phases.
+            // Every policy runs once in one phase and once in two.
             let preprocess = (i % 2 == 0) == (config == LLAMA);
             let mut terms = Terms {
                 policy: options.policy.clone(),

@@ -1,4 +1,4 @@
-//! Draft and verify: whoever guesses, and however badly, the text is that of a generation without guesses.
+//! Draft and verify: whoever guesses, and however badly, the text equals that of a generation without guesses.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -35,14 +35,14 @@ const LLAMA: &str = r#""model_type": "llama", "num_hidden_layers": 2, "hidden_si
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 11, "max_position_embeddings": 32"#;
 
 pub(crate) fn files(config: &str, eos: Option<u32>) -> ModelFiles {
-    // Files are mapped, and stay when their directory goes.
+    // Files are mapped, so they stay when their directory is removed.
     let dir = tempfile::tempdir().unwrap();
     let eos = eos.map_or(String::new(), |eos| format!(r#", "eos_token_id": {eos}"#));
     write_model(dir.path(), &format!("{{{config}{eos}}}"));
     ModelFiles::open(dir.path()).unwrap()
 }
 
-/// Knows the text, and errs at every `wrong`th of its tokens.
+/// A guesser that knows the text, and errs at every `wrong`th token of it.
 struct Knowing<'a> {
     tokens: &'a [u32],
     prompt: usize,
@@ -87,7 +87,7 @@ fn alone<E: Select>(
     generate(engine, model, input, options, next, &mut NoHooks).unwrap()
 }
 
-/// Compares generations with guesses of many kinds with the one without.
+/// Compares generations with guesses of many kinds with the generation without guesses.
 fn same_text<E: Select>(
     make: impl Fn() -> E,
     model: &Model<E::Weight>,
@@ -163,7 +163,7 @@ fn the_text_is_the_same_in_the_clear() {
         // Up to the last position of the model.
         let tokens = 32 + 1 - PROMPT.len();
         same_text(Float::default, &float, &GenerateOptions { tokens, ..crate::support::fine() }, None);
-        // One token takes no pass, two take one without guesses.
+        // One token takes no pass, and two take one pass without guesses.
         for tokens in [1, 2, 3] {
             same_text(Float::default, &float, &GenerateOptions { tokens, ..crate::support::fine() }, None);
         }
@@ -177,14 +177,14 @@ fn a_text_ends_where_it_would_without_guesses() {
     let options = GenerateOptions { tokens: TOKENS, stop_at_eos: true, ..crate::support::fine() };
     for seed in [None, Some(3), Some(4)] {
         let text = alone(&mut Float::default(), &float, &options, seed, None).tokens;
-        // Each of its words may end it: the first one, and those within and at the end of a draft.
+        // Each token of the text may end it: the first one, and those within and at the end of a draft.
         for eos in text.iter().copied() {
             let files = files(GPT2, Some(eos));
             let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
             same_text(Float::default, &model, &options, seed);
             let drafted = GenerateOptions { draft: Some(Drafts::new(5, 1.0).unwrap()), ..options.clone() };
             let mut knowing = Knowing { tokens: &text, prompt: PROMPT.len(), wrong: usize::MAX };
-            // It guesses beyond the end, as it does not know of it.
+            // The guesser guesses beyond the end, because it does not know of the end.
             let got = alone(&mut Float::default(), &model, &drafted, seed, Some(&mut knowing));
             let end = text.iter().position(|token| *token == eos).unwrap();
             assert_eq!(got.tokens, text[..=end]);
@@ -240,7 +240,7 @@ fn a_word_that_the_model_does_not_have_is_refused() {
     );
 }
 
-/// Hooks may be anybody's, and so may caches.
+/// Hooks and caches may come from other crates.
 #[test]
 fn counts_and_caches_that_do_not_fit_are_refused() {
     struct Keeping(usize);
@@ -311,8 +311,8 @@ impl<'a> Session<'a> {
         self.run_lying(None, guess, eyes)
     }
 
-    /// The outcomes of both parties, where the client says `lie`, if there is one, in the place of the number of
-    /// tokens that a pass keeps.
+    /// The outcomes of both parties. The client sends `lie`, if there is one, instead of the number of tokens that a
+    /// pass keeps.
     fn run_lying(
         &self,
         lie: Option<u8>,
@@ -355,7 +355,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Counts what a server would charge, and what it hears of tokens.
+/// A watcher that counts the positions that a server would charge, and the tokens that it hears of.
 #[derive(Default)]
 struct Charges {
     asked: u64,
@@ -378,7 +378,7 @@ impl Charges {
     }
 }
 
-/// A client's link, which says `lie` where the client says how many tokens a pass keeps.
+/// A client's link that sends `lie` where the client says how many tokens a pass keeps.
 struct Lying<L> {
     link: L,
     lie: u8,
@@ -423,7 +423,7 @@ fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
         let heard = client.unwrap_err().to_string();
         assert!(heard.contains("draft/kept"), "{heard}");
     }
-    // A number that may be, but is not the client's own: the parties go apart, and the results are not final.
+    // A possible number that is not the client's own: the parties diverge, and the results are not final.
     let mut knowing = Knowing { tokens: &plain.generation.tokens, prompt: PROMPT.len(), wrong: 1 };
     let [client, server] = session.run_lying(Some(2), &mut knowing, &mut nobody);
     assert!(client.is_err() && server.is_err());
@@ -461,12 +461,13 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
                 assert!(charges.shown <= charges.asked, "{context}");
                 let kept = &client.generation.passes;
                 if wrong == 1 {
-                    // Each pass keeps one token, so all positions come that are charged.
+                    // Each pass keeps one token, so all positions that are charged go through the model.
                     assert_eq!(kept, &vec![1; TOKENS - 1], "{context}");
                     assert!(charges.shown == charges.asked, "{context}");
                 }
                 if draft == mixed {
-                    // Passes of one and of two take turns: every other one says a bit, and those between say nothing.
+                    // Passes over one and over two tokens alternate. Only the passes over two tell how many they
+                    // keep.
                     assert!(kept.iter().enumerate().all(|(i, kept)| (1..=1 + i % 2).contains(kept)), "{kept:?}");
                     let told = client.entries.iter().filter(|entry| entry.path == "draft");
                     let told: u64 = told.map(|entry| entry.traffic.messages).sum();
@@ -483,7 +484,7 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
     }
 }
 
-/// A run whose passes keep what was expected finds everything that it takes, and one of other passes all but little.
+/// A run whose passes keep the expected numbers finds all its correlations prepared, and any other run nearly all.
 #[test]
 fn correlations_are_prepared_for_the_passes_expected() {
     let hosted = ModelServer::builder().load(files(LLAMA, None)).unwrap();
@@ -501,7 +502,7 @@ fn correlations_are_prepared_for_the_passes_expected() {
     // All right, as expected: 20 tokens in 5 passes. All wrong, as expected: 20 passes.
     assert_eq!(run(4.0, usize::MAX), (0, vec![4; 5]));
     assert_eq!(run(1.0, 1), (0, vec![1; 20]));
-    // More passes than expected make their own.
+    // Passes beyond the expected number make their own correlations.
     let (late, passes) = run(4.0, 1);
     assert!(late > 0 && passes.len() == 20);
 }
@@ -519,7 +520,7 @@ fn padding_and_guesses_go_together() {
         assert_eq!(client.generation.tokens, plain.generation.tokens);
         assert!(client.generation.passes.iter().any(|kept| *kept > 1));
     }
-    // In the clear, too, the client's words are what is looked up.
+    // In the clear, too, the guesser looks up the client's words.
     let files = files(GPT2, None);
     let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let text =
@@ -578,7 +579,7 @@ fn a_small_model_drafts_for_a_large_one() {
     let session = Session::of(&hosted, false);
     let [plain, _] = session.run(&mut PromptLookup, &mut nobody).map(Result::unwrap);
     let session = Session { draft: Some(Drafts::new(3, 1.0).unwrap()), ..session };
-    // Another architecture, and the model itself: that one is right nearly always.
+    // The guesser is a model of another architecture, then the model itself, which is nearly always right.
     let spec = hosted.public().spec.clone();
     let mut other = SmallModel::new(&small, &spec).unwrap();
     let mut same = SmallModel::new(&files(LLAMA, None), &spec).unwrap();
@@ -592,7 +593,7 @@ fn a_small_model_drafts_for_a_large_one() {
     assert!(matches!(refused, waggle_model::Error::DraftVocabulary { got: 12, expected: 11 }), "{refused}");
 }
 
-/// The files of a pool say nothing of drafts.
+/// A pool has no field for a draft.
 #[test]
 fn a_pool_takes_no_draft() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Every family computes between two parties what its plan says and its clear engine writes, on tiny checkpoints.
+//! On tiny checkpoints every family gives the text of the clear engine between two parties, at the cost that its plan
+//! says.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +13,14 @@ use waggle_session::{Error, check_ranges};
 use crate::parties::{Agreed, agree, agree_on, load_fixed, session};
 use crate::secure::MAX_SECURE_ULPS;
 
-/// Their directories, with their names.
+/// The name and the directory of every family's checkpoint.
 fn families() -> Vec<(String, PathBuf)> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model/tests/data/families");
     let entries = std::fs::read_dir(all).unwrap().map(|entry| entry.unwrap());
     entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path())).collect()
 }
 
-/// For every family, over a text that leaves the windows.
+/// Every family, over a text that is longer than its windows.
 #[test]
 fn two_parties_and_the_plan_agree() {
     for (name, dir) in families() {
@@ -30,7 +31,7 @@ fn two_parties_and_the_plan_agree() {
     }
 }
 
-/// A policy acts on layers whose heads are others than those of layers with a window.
+/// A policy acts on layers whose heads differ from those of layers with a window.
 #[test]
 fn a_policy_acts_on_layers_with_heads_of_their_own() {
     for name in ["gemma4", "gemma4-values"] {
@@ -59,7 +60,7 @@ fn encoders_answer_between_two_parties() {
     }
 }
 
-/// Eight texts go through a model in the messages of one: at most a fifth more of them.
+/// Eight texts go through a model with at most a fifth more messages than one text.
 #[test]
 fn texts_side_by_side_take_the_flows_of_one() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model/tests/data/encoders/bert");
@@ -81,7 +82,7 @@ fn texts_side_by_side_take_the_flows_of_one() {
     }
 }
 
-/// Decoders go on with several texts between two parties, in the flows of one and for no more bytes a text.
+/// Decoders generate several texts between two parties in the flows of one text, for no more bytes per text.
 #[test]
 fn several_texts_go_on_in_the_flows_of_one() {
     for (name, dir) in families() {
@@ -113,7 +114,7 @@ fn several_texts_go_on_in_the_flows_of_one() {
 }
 
 /// The place of a mask is the client's alone: neither plans nor the server know it, and all places take the same
-/// bytes. Opening the word alone works as well.
+/// bytes. Revealing only the word works as well.
 #[test]
 fn a_mask_is_filled_between_two_parties() {
     for name in ["bert-masked", "roberta-masked", "distilbert-masked"] {
@@ -132,7 +133,7 @@ fn a_mask_is_filled_between_two_parties() {
     }
 }
 
-/// Images do, too: only the client knows their pixels.
+/// Only the client knows the pixels of an image.
 #[test]
 fn an_image_is_classified_between_two_parties() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model/tests/data/encoders/vit");
@@ -149,7 +150,7 @@ fn an_image_is_classified_between_two_parties() {
     assert_eq!(check_ranges(&model, None).unwrap().tokens, image.rows());
 }
 
-/// The number of tokens tells a server of images that a request is no image's, and a client knows the model.
+/// A server of images tells by the number of tokens that a request is not for an image. A client knows the model.
 #[test]
 fn a_server_of_images_refuses_a_text_and_a_client_an_image_for_texts() {
     let open = |name: &str| {

@@ -1,4 +1,4 @@
-//! Hostile files and peers before the first secret make no decoder panic. CONTRIBUTING, "Fuzzing".
+//! Hostile files, and hostile peers before the first secret, make no decoder panic. See CONTRIBUTING, "Fuzzing".
 
 use std::io::Write;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn dir(name: &str) -> String {
     format!("{}/tests/corpus/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Ledgers, tables of a layer, texts of errors: what every step may hold.
+/// Memory that every step may hold: ledgers, tables of a layer, texts of errors.
 const SLACK: usize = 1 << 20;
 
 fn terms(mode: Mode) -> Terms {
@@ -45,7 +45,7 @@ fn typed<T>(outcome: Result<T, Error>) -> Option<T> {
         Err(error) => error,
     };
     let text = error.to_string();
-    // It is one line of a terminal.
+    // The text becomes one line of a terminal.
     assert!(!text.contains(char::is_control), "{text:?}");
     match error {
         Error::Net(NetError::Io { .. } | NetError::TimedOut { .. } | NetError::Unreachable { .. }) => {
@@ -61,7 +61,7 @@ fn typed<T>(outcome: Result<T, Error>) -> Option<T> {
     }
 }
 
-/// A client that meets a peer which says `bytes`.
+/// Runs a client against a peer that sends `bytes`.
 fn meet(bytes: Vec<u8>) {
     let (outcome, memory) = memory::peak(|| {
         let channel = Channel::new(Role::Client, Recorded::new(bytes.clone()));
@@ -91,7 +91,7 @@ fn fuzz_shape() {
     });
 }
 
-/// What a server says of its public parts has one form, and no more weights than the layers have matrices.
+/// A server's statement of its public parts has one form, and names no more weights than the layers have matrices.
 #[test]
 fn fuzz_disclosure() {
     let spec = &public().spec;
@@ -113,7 +113,7 @@ fn fuzz_verdict() {
     });
 }
 
-/// A server that meets a peer which says `bytes`.
+/// Runs a server against a peer that sends `bytes`.
 fn host(bytes: &[u8], mode: Mode) {
     let (outcome, memory) = memory::peak(|| {
         let channel = Channel::new(Role::Server, Recorded::new(bytes));
@@ -125,7 +125,7 @@ fn host(bytes: &[u8], mode: Mode) {
 
 #[test]
 fn fuzz_server_opening() {
-    // Planned once, as every server does.
+    // Each request is planned once, as by every server.
     for mode in [Mode::Plain, Mode::Prepared] {
         waggle_fuzz::target!(Corpus::open(dir("client-opening")), |bytes: &[u8]| host(bytes, mode));
     }
@@ -139,7 +139,7 @@ fn fuzz_request() {
     });
 }
 
-/// Writes a pool whose parts are intact by their checksums: `header`, then `words` zeros.
+/// Writes the file of a pool with correct checksums: `header`, then `words` zeros.
 fn write_pool(path: &Path, header: &[u8], words: usize) {
     let mut bytes = [&b"WGLPOOL\0\x01\0\0\0"[..], &(header.len() as u32).to_le_bytes(), header].concat();
     bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
@@ -148,7 +148,7 @@ fn write_pool(path: &Path, header: &[u8], words: usize) {
     write_private(path, &bytes);
 }
 
-/// Writes what only its owner may read, as a pool must be.
+/// Writes a file that only its owner may read, as a pool requires.
 fn write_private(path: &Path, bytes: &[u8]) {
     let mut file = waggle_files::private().create(true).truncate(true).open(path).unwrap();
     file.write_all(bytes).unwrap();
@@ -165,7 +165,7 @@ fn fuzz_pool_header() {
     let path = place.path().join("a.pool");
     let (purpose, request) = (purpose(), Request::from(BOUND));
     waggle_fuzz::target!(Corpus::open(dir("pool-header")), |bytes: &[u8]| {
-        // As many words as it says, if it says few.
+        // The file has as many words as the header says, if it says few.
         let words = serde_json::from_slice::<serde_json::Value>(bytes).ok().and_then(|json| json["words"].as_u64());
         write_pool(&path, bytes, words.filter(|n| *n < 1000).unwrap_or(7) as usize);
         for role in [Role::Client, Role::Server] {
@@ -266,7 +266,8 @@ fn write_corpora() {
             ("longest", vec![b'x'; 512]),
         ],
     );
-    // Three flags, whether there is a draft, the kind of the session, and what belongs to it.
+    // Behind the lengths: three flags, whether there is a draft, the kind of the session, and what belongs to the
+    // kind.
     let request =
         |prompt: u32, tokens: u32, rest: &[u8]| [&prompt.to_le_bytes()[..], &tokens.to_le_bytes(), rest].concat();
     let spend = |count: &[u8], ids: usize| request(7, 2, &[&[0, 0, 0, 0, 2], count, &vec![7; 16 * ids]].concat());

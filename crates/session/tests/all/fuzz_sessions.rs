@@ -1,7 +1,7 @@
 //! Whole sessions in which one message is spoiled on its way: every policy, every mode, every message of either
-//! party, every mutation. No text may come of it, nobody may panic, nobody may wait for ever.
+//! party, every mutation. Such a session may give no text, and no party may panic or wait for ever.
 //!
-//! `cargo test` takes a sample with a fixed stride. All of them, which takes hours:
+//! `cargo test` takes a sample with a fixed stride. This runs all of them, which takes hours:
 //! `WAGGLE_FUZZ_STRIDE=1 cargo test --release -p waggle-session --test all fuzz_sessions -- --nocapture`.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use waggle_net::Role;
 use waggle_session::Error;
 use waggle_session::party::Outcome;
 
-/// Every how manieth of all spoiled sessions `cargo test` runs; a prime, so that messages, parties and mutations all
-/// come.
+/// `cargo test` runs one in this many of all spoiled sessions. The number is a prime, so that all messages, parties
+/// and mutations occur.
 const STRIDE: usize = 3001;
 
 fn stride() -> usize {
@@ -23,7 +23,7 @@ fn stride() -> usize {
     given.map_or(STRIDE, |text| text.parse().expect("WAGGLE_FUZZ_STRIDE is a number from 1 on"))
 }
 
-/// An honest session: what a pool needs to be there first, the number of messages of each party, and the text.
+/// An honest session with the number of messages of each party and its text.
 struct Honest {
     mode: Mode,
     policy: PolicySpec,
@@ -42,7 +42,7 @@ impl Honest {
         Honest { mode, policy: policy.clone(), messages, tokens: outcome.generation.tokens }
     }
 
-    /// All that can happen to a message.
+    /// Every mutation of every message.
     fn spoils(&self) -> impl Iterator<Item = Spoil> {
         let messages = [Role::Client, Role::Server].into_iter().zip(self.messages);
         messages.flat_map(|(from, count)| {
@@ -52,7 +52,7 @@ impl Honest {
         })
     }
 
-    /// Runs a spoiled session; how it ended, or what is wrong with that.
+    /// Runs a spoiled session. Returns how it ended, or what is wrong with this end.
     fn check(&self, spoil: Spoil) -> Result<String, String> {
         let dir = tempfile::tempdir().unwrap();
         let Session { client, server, watch } = in_place(self.mode, &self.policy, Some(spoil), dir.path());
@@ -78,7 +78,7 @@ impl Honest {
         if receiver.is_ok() && !(last(spoil.message) && unread) {
             return Err(format!("{context}: the receiver is content; {ended}"));
         }
-        // One that comes twice is read in the place of the next one.
+        // The second copy of a message that comes twice is read instead of the next message.
         let read = spoil.message + usize::from(matches!(spoil.mutation, Mutation::Duplicate));
         if sender.is_ok() && !last(read) {
             return Err(format!("{context}: the sender is content; {ended}"));
@@ -92,7 +92,7 @@ impl Honest {
     }
 }
 
-/// Runs a session, after the honest ones that fill the pool if it takes one.
+/// Runs a session, after the honest sessions that fill its pool, if it takes one.
 fn in_place(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &std::path::Path) -> Session {
     for before in mode.before() {
         let filled = run(before, policy, None, dir);
@@ -134,7 +134,7 @@ fn no_spoiled_session_passes() {
     assert!(wrong.is_empty(), "{} of {}:\n{wrong:#?}", wrong.len(), chosen.len());
 }
 
-/// A bit of what a party sends to make OTs changes: its peer notices before it goes on, and says at which step.
+/// A bit of a party's message for making OTs changes. The peer notices before it goes on, and names the step.
 #[test]
 fn a_changed_message_of_oblivious_transfers_is_noticed_at_its_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -148,14 +148,14 @@ fn a_changed_message_of_oblivious_transfers_is_noticed_at_its_step() {
             // A session need not make OTs in both directions, but it sets both up.
             let Some(message) = sent.iter().position(|frame| &frame[4..8] == tag) else { continue };
             noticed += 1;
-            // In trees the digest: a sum may not be used.
+            // In messages of trees this bit lies in the digest, because some of the sums may not be used.
             let spoil = Spoil { from, message, mutation: Mutation::Flip(8 * (sent[message].len() as u64 - 20)) };
             let Session { client, server, watch } = run(Mode::Plain, &policy, Some(spoil), dir.path());
             let [sender, receiver] = if from == Role::Client { [client, server] } else { [server, client] };
             let error = receiver.map(drop).expect_err("a changed message");
             let found = format!("{error:?}");
             assert!(found.contains(&format!("Deviates {{ step: {step:?}, party: {from:?} }}")), "{found}");
-            // The sender hears of it, and not because the link is gone.
+            // The sender hears of the step, not only that the link is gone.
             let heard = format!("{:?}", sender.map(drop).expect_err("its peer is gone"));
             assert!(heard.contains(&format!("theirs: {step:?}")), "{step}: {heard}");
             assert!(watch.messages(from.peer()) < honest.messages(from.peer()), "the session ended early");

@@ -1,4 +1,5 @@
-//! Two parties with a helper compute what two compute, all three ledgers are the plan, and what fails is named.
+//! Two parties with a helper compute what two parties alone compute, all three ledgers equal the plan, and failures
+//! are named.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
@@ -28,7 +29,7 @@ pub(crate) const ROOM: u64 = 1 << 30;
 pub(crate) const KEYS: [&str; 2] = ["the client's key", "the server's key"];
 const HELPER: &str = "the helper's key";
 
-/// Terms of a session whose helper deals so much.
+/// Terms of a session whose helper deals what `helper` says.
 pub(crate) fn dealing(helper: HelperDeals) -> Terms {
     let mut terms = Terms { helper: Some(HELPER.into()), ..Terms::default() };
     terms.protocol.preprocess = true;
@@ -46,7 +47,7 @@ fn peer(key: &str) -> Peer {
 
 pub(crate) type Dealt = Result<Option<DealtSession>, Error>;
 
-/// A way to a helper to whom the party proves `key`, and that says how the call of each party ended.
+/// The way of a party that proves `key` to the helper. `ended` hears how the helper's call for the party ended.
 fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, harm: Harm) -> ToHelper {
     let (pairing, ended) = (pairing.clone(), Mutex::new(ended.clone()));
     ToHelper::new(Some(key.into()), move || {
@@ -60,11 +61,11 @@ fn way(pairing: &Arc<Pairing>, key: &'static str, ended: &mpsc::Sender<Dealt>, h
     })
 }
 
-/// What becomes of a link to a helper.
+/// The harm that is done to a link to a helper.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Harm {
     None,
-    /// The helper dies after so many writes.
+    /// The helper dies after this many writes.
     Dies(usize),
     /// A bit of the first long write changes on its way.
     Flips,
@@ -98,7 +99,7 @@ impl<L: Link> Link for Harmed<L> {
     }
 }
 
-/// A session whose parties prove `keys` to the helper, and which lasts at the helper as long as `patience`.
+/// A session whose parties prove `keys` to the helper. The helper waits for a party at most `patience`.
 fn session(
     keys: [&'static str; 2],
     patience: Duration,
@@ -110,7 +111,7 @@ fn session(
     session_of(&pairing, hosted, &terms(), 2, keys, harm, lost)
 }
 
-/// A session of `terms` and so many tokens with the model of `hosted`, and what became of it.
+/// A session under `terms` with the model of `hosted`, and what became of it.
 fn session_of(
     pairing: &Arc<Pairing>,
     hosted: ModelServer,
@@ -125,7 +126,7 @@ fn session_of(
     helped(pairing, hosted, terms, keys, harm, lost, generate)
 }
 
-/// [`session_of`], in which the client does `run`.
+/// [`session_of`], in which the client calls `run`.
 pub(crate) fn helped(
     pairing: &Arc<Pairing>,
     hosted: ModelServer,
@@ -147,12 +148,12 @@ pub(crate) fn helped(
     (outcomes, ends, hosted)
 }
 
-/// The way to a helper that is gone.
+/// The way to a helper that cannot be reached.
 fn nowhere() -> ToHelper {
     ToHelper::new(None, || Err(NetError::Closed { step: "on the way to the helper" }))
 }
 
-/// A session of a client and `hosted` with these terms, in which the client does `run`.
+/// A session of a client and `hosted` with these terms, in which the client calls `run`.
 fn parties(
     hosted: &ModelServer,
     [ours, theirs]: [&Terms; 2],
@@ -170,7 +171,8 @@ fn parties(
     })
 }
 
-/// The links of both parties to the helper: as each party saw it, as it was planned, and as the helper saw it.
+/// The accounts of the links of client and server to the helper, each as the party saw it, as it was planned, and as
+/// the helper saw it.
 fn links(client: &Outcome, server: &Outcome, planned: &Outcome, ends: Vec<Dealt>) -> [[Vec<Entry>; 3]; 2] {
     let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
     let own = [&client.helper[0], &server.helper[1]];
@@ -185,7 +187,7 @@ fn bare(entries: &[Entry]) -> Vec<Entry> {
     entries.iter().map(bare).filter(|entry| entry.traffic != Default::default()).collect()
 }
 
-/// Bytes and messages of what is booked as `offline`.
+/// Paths, bytes and messages of the accounts of phase `offline`.
 fn offline(entries: &[Entry]) -> Vec<(String, u64, u64)> {
     let offline = entries.iter().filter(|entry| entry.phase == Phase::Offline);
     offline.map(|entry| (entry.path.to_string(), entry.traffic.bytes(), entry.traffic.messages)).collect()
@@ -205,7 +207,7 @@ fn a_session_with_a_helper_gives_the_plaintext_and_all_ledgers_are_the_plan() {
         assert_eq!(own, planned, "party {role}");
         assert_eq!(own, at_helper, "party {role}, at the helper");
     }
-    // Nothing but products with weights, and OTs, is made between the two.
+    // Only products with weights and OTs are made between the two parties.
     assert!(client.kinds.iter().all(|entry| ["linear", "OTs"].contains(&&*entry.path) || entry.traffic.bytes() == 0));
 }
 
@@ -224,7 +226,7 @@ fn a_helper_that_deals_products_with_weights_gets_its_halves_once() {
         assert_eq!(client.generation.tokens, truth.tokens);
         assert_eq!(untimed(&client), untimed(&server));
         assert_eq!(untimed(&client), untimed(&planned));
-        // No product with a weight is made between the two.
+        // No product with a weight is made between the two parties.
         assert!(client.kinds.iter().all(|entry| entry.path == "OTs" || entry.traffic.bytes() == 0));
         let dealt = ends.into_iter().find_map(|end| end.unwrap()).unwrap();
         let [own_client, own_server] = [&client.helper[0], &server.helper[1]].map(|link| link.as_ref().unwrap());
@@ -233,7 +235,7 @@ fn a_helper_that_deals_products_with_weights_gets_its_halves_once() {
             assert_eq!(bare(own), bare(&dealt.entries[role]), "party {role}, at the helper");
             match first {
                 true => assert_eq!(bare(own), bare(plan), "party {role}"),
-                // Nothing but the halves and the list of those that are missing is left out.
+                // Only the halves and the list of missing halves are left out.
                 false => assert_eq!(offline(own), offline(plan), "party {role}"),
             }
         }
@@ -278,7 +280,7 @@ fn three_parties_have_all_policies_of_two() {
     }
 }
 
-/// Nothing that a model of a known size takes is more than a helper deals.
+/// No model of a known size takes more than a helper deals.
 #[test]
 fn a_helper_deals_long_prompts() {
     let spec = ModelSpec::from_config_json(shape("gpt2").unwrap()).unwrap();
@@ -356,13 +358,13 @@ fn a_party_without_a_way_to_the_helper_ends_the_session() {
 /// The longest generation of the pools of these tests.
 const BOUND: Lengths = Lengths { prompt: 4, tokens: 3 };
 
-/// A server that keeps its parts of pools in `dir`, and the place of the client's beside it.
+/// A server that keeps its files of pools in `dir`, and the path of the client's file beside them.
 fn keeping(dir: &Path) -> (ModelServer, PathBuf) {
     let hosted = ModelServer::builder().load(bundled("shakespeare-llama").unwrap()).unwrap();
     (hosted.with_pools(Pools::open(&dir.join("server"), 4).unwrap()), dir.join("client.pool"))
 }
 
-/// Spends the client's pool at `path` where no party reaches the helper that its terms name.
+/// Spends the client's pool at `path`, although no party reaches the helper that its terms name.
 fn spend(
     hosted: &ModelServer,
     path: &Path,
@@ -377,7 +379,8 @@ fn spend(
     })
 }
 
-/// A pool in `of` parts that a helper dealt gives the plaintext when the helper is gone, and everything was planned.
+/// A pool in `of` parts that a helper dealt gives the text of the plaintext when the helper is gone, and everything
+/// was planned.
 fn a_dealt_pool(deals: HelperDeals, of: u32, reveal: Reveal, prompt: &[u32], tokens: usize) {
     let dir = tempfile::tempdir().unwrap();
     let (mut hosted, path) = keeping(dir.path());
@@ -412,7 +415,7 @@ fn a_dealt_pool(deals: HelperDeals, of: u32, reveal: Reveal, prompt: &[u32], tok
     assert_eq!(untimed(&client), untimed(&server), "{deals:?}");
     assert_eq!(untimed(&client), untimed(&planned), "{deals:?}");
     assert!(client.kinds.iter().all(|entry| entry.path == "OTs"), "{:#?}", client.kinds);
-    // What fits another length of the prompt is made on the spot, by the two.
+    // Masks that fit only another length of the prompt are made on the spot, by the two parties.
     assert_eq!(late(&client) > 0, prompt.len() < BOUND.prompt, "{deals:?}");
     for outcome in [client, server, planned] {
         assert_eq!(outcome.helper, [None, None], "{deals:?}");
@@ -446,7 +449,7 @@ fn a_pool_whose_helper_fails_leaves_no_file() {
     }
 }
 
-/// Who dealt a pool knows its words, so both parties say it again when they spend it.
+/// The helper that dealt a pool knows its words, so both parties name this helper again when they spend the pool.
 #[test]
 fn a_pool_is_spent_with_the_helper_that_dealt_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -471,7 +474,7 @@ fn a_pool_is_spent_with_the_helper_that_dealt_it() {
     refused(&hosted, &without, &["helper", "helper-deals"]);
     refused(&hosted, &other, &["helper"]);
     refused(&hosted, &dealing(HelperDeals::Weights), &["helper-deals"]);
-    // The handshake comes before the pool.
+    // The handshake fails before the pool is looked at.
     let [client, server] = spend(&hosted, &path, [&without, &terms()], &PROMPT, 2);
     assert!([client, server].iter().all(|end| matches!(end, Err(Error::Net(NetError::Disagreement { .. })))));
     both(spend(&hosted, &path, [&terms(), &terms()], &PROMPT, 2));

@@ -1,4 +1,4 @@
-//! Tools: tiny sessions between both parties, with or without a message that is spoiled on its way.
+//! Tools for tests: tiny sessions between both parties, with or without a message that is spoiled on its way.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -16,12 +16,12 @@ use waggle_session::party::{
 };
 use waggle_session::pool::{PoolSet, Pools, part_path};
 
-/// Longer than any session of the tiny model takes on a busy machine: what takes longer hangs.
+/// A session of the tiny model takes less than this, even on a busy machine. One that takes longer hangs.
 const HANG: Duration = Duration::from_secs(120);
 
 /// The text that the client continues.
 pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
-/// The number of tokens that it asks for.
+/// The number of tokens that the client asks for.
 pub(crate) const TOKENS: usize = 2;
 pub(crate) const BOUND: Lengths = Lengths { prompt: PROMPT.len(), tokens: TOKENS };
 
@@ -53,7 +53,7 @@ pub(crate) enum Mode {
     Spend,
     /// The filling of one of the [`PARTS`] of a pool.
     FillPart(u32),
-    /// A generation from a pool of so many parts.
+    /// A generation from a pool of [`PARTS`] parts.
     SpendParts,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Mode {
 pub(crate) const PARTS: u32 = 2;
 
 impl Mode {
-    /// The sessions that must have been before: they fill the pool that this one takes.
+    /// The sessions that must run before a session of this mode: they fill the pool that it takes.
     pub(crate) fn before(self) -> Vec<Mode> {
         match self {
             Mode::Spend => vec![Mode::Fill],
@@ -71,17 +71,17 @@ impl Mode {
     }
 }
 
-/// A policy with options that make it choose among the few tokens of the tiny sessions.
+/// All policies, with options that make them choose among the few tokens of the tiny sessions.
 pub(crate) fn policies() -> Vec<PolicySpec> {
     let known = PolicySpec::examples().map(|policy| {
         let options = [("clusters", "4/2"), ("clusters", "4"), ("window", "3"), ("sinks", "1")];
-        // Those that it takes, and that have an effect.
+        // Adds the options that the policy takes and that have an effect.
         options.into_iter().fold(policy, |policy, (key, value)| match policy.option(key) {
             None => policy.with(key, value).unwrap_or(policy),
             Some(_) => policy,
         })
     });
-    // Opened values differ from run to run here, and with them the number of messages.
+    // Under this policy opened values, and with them the number of messages, differ from run to run.
     let reveals = "mpcache-scores:sinks=1,topk=shuffle-reveal".parse().expect("a policy");
     known.filter(|policy| !policy.clear_only()).chain([reveals]).collect()
 }
@@ -116,7 +116,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
                 hosted.serve(channel, &Peer::default(), &terms, &Limits::default(), &mut nobody)
             };
             match pools {
-                // Hosts with pools are made anew: the directory is the session's own.
+                // A server with pools is made anew, because the directory belongs to this session.
                 Some(pools) => serve(&tiny_for(&terms.policy).with_pools(Pools::open(&pools, 99)?)),
                 None if terms.policy.needs_scoring_head() => serve(&tiny_for(&terms.policy)),
                 None => serve(shared()),
@@ -157,8 +157,8 @@ fn party(
     steps: impl FnOnce() -> Result<Outcome, Error> + Send + 'static,
 ) -> mpsc::Receiver<std::thread::Result<Result<Outcome, Error>>> {
     let (tell, outcome) = mpsc::channel();
-    // A party that hangs must not keep the test from failing, so nobody joins it.
-    // Nobody listens any more where the test has failed already.
+    // A party that hangs must not keep the test from failing, so nobody joins it. If the test has already failed,
+    // nobody receives the outcome.
     std::thread::spawn(move || drop(tell.send(catch_unwind(AssertUnwindSafe(steps)))));
     outcome
 }

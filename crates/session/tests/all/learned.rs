@@ -1,5 +1,5 @@
-//! Learned scores of tokens: files that do not fit are refused by name, and with those that do two parties do what
-//! fixed point does in the clear, at the cost that a plan knows.
+//! Learned scores of tokens: files that do not fit are refused by name. With files that fit, two parties write what
+//! fixed point writes in the clear, at the cost that a plan says.
 
 use std::path::Path;
 
@@ -22,11 +22,11 @@ const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_s
 const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_head": 3, "vocab_size": 41, "n_positions": 64}"#;
 
-/// No norm stands before attention here.
+/// A family without a norm before attention.
 const OLMO2: &str = r#"{"model_type": "olmo2", "num_hidden_layers": 2, "hidden_size": 12, "intermediate_size": 20,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 41, "max_position_embeddings": 64}"#;
 
-/// The MLP is in the matrix beside attention.
+/// A family whose first matrix serves both attention and the MLP.
 const PHI: &str = r#"{"model_type": "phi", "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 20,
     "num_attention_heads": 4, "head_dim": 4, "vocab_size": 41, "max_position_embeddings": 64}"#;
 
@@ -37,7 +37,8 @@ fn kvzap(options: &str) -> PolicySpec {
     format!("kvzap:{options}").parse().unwrap()
 }
 
-/// No token twice: equal tokens have equal scores in the first layer of a LLaMA, and rounding would choose.
+/// Ids without repetition: equal tokens have equal scores in the first layer of a LLaMA, and rounding would choose
+/// between them.
 fn ids(count: u32) -> Vec<u32> {
     (0..count).map(|i| i * 7 % 41).collect()
 }
@@ -68,7 +69,8 @@ fn the_matrix_is_wider_for_the_policy_alone_and_all_else_is_as_it_was() {
         };
         let (kv_heads, mut more) = (files.spec.heads()[0].kv_heads, 0);
         for (i, (plain, wide)) in widths(&plain).iter().zip(widths(&wide)).enumerate() {
-            // A table or two, then four matrices a layer, the first of which gives query, key and value.
+            // The weights are one or two tables, then four matrices for each layer, of which the first gives query,
+            // key and value.
             let tables = if config == LLAMA { 1 } else { 2 };
             let qkv = i >= tables && (i - tables) % 4 == 0 && i + 1 < bits.len();
             assert_eq!(wide - plain, if qkv { kv_heads } else { 0 }, "weight {i}");

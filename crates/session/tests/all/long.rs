@@ -15,9 +15,10 @@ use crate::support::tiny::write_model;
 const CONFIG: &str = r#"{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8,
     "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 32800, "rope_theta": 500000.0}"#;
 
-/// Largest difference of a logit between fixed point and f32. Probabilities are a few units of the product with the
-/// values, and their roundings add up: as the root of the number of positions where they differ, and as that number
-/// in flat parts of a row, which are rounded alike (`protocols/README.md`, "The length of a row of attention").
+/// Largest difference of a logit between fixed point and f32. Probabilities are a few units in the product with the
+/// values, and their roundings add up: as the root of the number of positions where roundings differ, and as the
+/// number itself in flat parts of a row, which are rounded alike (`protocols/README.md`, "The length of a row of
+/// attention").
 fn max_fixed_error(positions: usize) -> f32 {
     0.05f32.max(positions as f32 / (1 << 18) as f32)
 }
@@ -48,7 +49,7 @@ fn fixed_point_agrees_with_f32() {
     let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
     let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let options = GenerateOptions { tokens: 3, ..GenerateOptions::default() };
-    // With the tokens that come out the row of 4096 grows beyond what a narrow ring takes.
+    // With the generated tokens the first row grows beyond the 4096 columns that a narrow ring takes.
     for length in [4095, 6000, 32_768] {
         let ids = prompt(length);
         let input = Input::of(Some(&ids), length);
@@ -69,7 +70,7 @@ fn two_parties_agree_with_fixed_point_and_with_the_plan() {
     agree("5000 positions", &files, &ids, &options, MAX_SECURE_ULPS);
 }
 
-/// Attention of one token over as many others as softmax takes, on shapes.
+/// Attention of one token over as many positions as softmax takes, on shapes.
 #[test]
 fn the_longest_row_can_be_planned() {
     let n = MAX_SOFTMAX_COLUMNS;

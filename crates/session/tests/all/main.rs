@@ -26,6 +26,6 @@ mod ranges;
 mod sampling;
 mod secure;
 
-// The tiny models of the tests of `model`, with theirs.
+// The support module of the tests of `model`, with its tiny models.
 #[path = "../../../../model/tests/all/support/mod.rs"]
 mod support;

@@ -1,10 +1,10 @@
-//! Tools: the parts of sessions that tests compare.
+//! Tools for tests: the parts of outcomes that tests compare.
 
 use waggle_engine::LogitBits;
 use waggle_net::{Entry, Phase};
 use waggle_session::party::{Outcome, Terms};
 
-/// Terms for texts that are compared, see [`crate::support::fine`].
+/// Terms for tests that compare texts, see [`crate::support::fine`].
 pub(crate) fn fine_terms() -> Terms {
     Terms { logit_bits: LogitBits::FINEST, ..Terms::default() }
 }
@@ -24,7 +24,7 @@ pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
     entries
 }
 
-/// Offline bytes that were not made ahead.
+/// Bytes of the offline phase that were not made ahead.
 pub(crate) fn late(outcome: &Outcome) -> u64 {
     let sum = |entries: &[Entry]| -> u64 {
         entries.iter().filter(|e| e.phase == Phase::Offline).map(|e| e.traffic.bytes()).sum()

@@ -14,15 +14,15 @@ use crate::secure::MAX_SECURE_ULPS;
 /// Tokens of the padded prompts.
 const LENGTH: usize = 12;
 
-/// Largest difference of a logit that the padding makes in f32: other sums, and for LLaMA other angles of equal
-/// differences.
+/// Largest difference of a logit that the padding makes in f32. Sums are rounded differently, and for LLaMA so are
+/// the angles of equal distances.
 const MAX_FLOAT_ERROR: f32 = 1e-3;
 
 /// Largest difference of a logit that the padding makes in fixed point: roundings depend on the positions of rotary
 /// embeddings.
 const MAX_FIXED_ERROR: f32 = 0.02;
 
-/// `ids` behind as many tokens of padding as make [`LENGTH`], and the options that say so.
+/// `ids` behind padding up to [`LENGTH`] tokens, and the options that declare it.
 fn padded(ids: &[u32], tokens: usize) -> (Vec<u32>, GenerateOptions) {
     let padding = LENGTH - ids.len();
     let options = GenerateOptions { tokens, padding: Some(Padding::of(padding)), ..crate::support::fine() };
@@ -63,7 +63,7 @@ fn padding_changes_no_text_in_the_clear() {
         assert_eq!(hidden.tokens, alone.tokens, "{name}");
         let error = largest_difference(&hidden, &alone);
         assert!(error < MAX_FLOAT_ERROR, "{name}: {error}");
-        // Undeclared padding makes the same tokens another text.
+        // With undeclared padding the same tokens are another text.
         let seen = run(&mut Float::default(), &float, &with_padding, &plain).expect("attended");
         assert!(largest_difference(&seen, &alone) > 10.0 * MAX_FLOAT_ERROR, "{name}: padding is attended to");
 
@@ -88,12 +88,13 @@ fn padding_has_no_weight_whatever_its_scores() {
         let (mut words, mut places) = (of("transformer.wte.weight"), of("transformer.wpe.weight"));
         let (mut matrix, mut bias) =
             (of("transformer.h.0.attn.c_attn.weight"), of("transformer.h.0.attn.c_attn.bias"));
-        // The id of the padding has the first coordinate alone, which becomes 5.6 by the norm, and no other id has
-        // it.
+        // The embedding of the padding's id has only the first coordinate, which the norm makes 5.6. No other id has
+        // this coordinate.
         [&mut words, &mut places].into_iter().for_each(|all| all.iter_mut().step_by(WIDTH).for_each(|x| *x = 0.0));
         words[..WIDTH].fill(0.0);
         words[0] = 100.0;
-        // In each head a coordinate of the key is eight times that, and the query has 19 there: 19 * 45 / sqrt(8).
+        // In each head one coordinate of the key is eight times 5.6, and the query has 19 there: the score is 19 * 45
+        // / sqrt(8).
         for head in (0..WIDTH).step_by(8) {
             matrix.iter_mut().skip(WIDTH + head).step_by(3 * WIDTH).for_each(|x| *x = 0.0);
             matrix[WIDTH + head] = 8.0;
@@ -122,7 +123,7 @@ fn padding_has_no_weight_whatever_its_scores() {
     let alone = run(&mut Fixed::new(), &fixed, &ids, &plain).expect("plain");
     let hidden = run(&mut Fixed::new(), &fixed, &with_padding, &options).expect("padded");
     assert!(largest_difference(&hidden, &alone) < MAX_FIXED_ERROR);
-    // A unit of a key's rounding is 3600 of a logit here, also of the text alone. Weight on padding would be
+    // One unit of a key's rounding makes 3600 units of a logit here, even without padding. Weight on padding would be
     // millions.
     let ulps = 32.0 * MAX_SECURE_ULPS;
     agree("the text alone", &files, &ids, &plain, ulps);

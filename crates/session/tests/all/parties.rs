@@ -1,4 +1,4 @@
-//! Tools: generations by both parties in one process, and the laws that hold the engines together.
+//! Tools for tests: generations by both parties in one process, and the laws that all engines obey.
 
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ impl<E: Booked> Hooks<E> for Phases {
     }
 }
 
-/// A model in fixed point with the values of `checkpoint`, or with the announced `frac_bits`; and its fractional
-/// bits.
+/// A model in fixed point with the values of `checkpoint`, or without values and with the announced `frac_bits`. Also
+/// returns its fractional bits.
 pub(crate) fn load_fixed(
     spec: &ModelSpec,
     checkpoint: Option<&Checkpoint>,
@@ -94,7 +94,7 @@ fn two_parties(
     })
 }
 
-/// Results that the engines agree on.
+/// Results on which the engines agree.
 pub(crate) struct Agreed {
     pub(crate) fixed: Generation,
     pub(crate) ledger: Vec<Entry>,
@@ -151,8 +151,8 @@ pub(crate) fn agree_on(
     Agreed { fixed, ledger }
 }
 
-/// Both parties of a session with `hosted` over memory: what `client` makes of its open session, and the server's
-/// outcome.
+/// Runs both parties of a session with `hosted` over memory. Returns the result of `client`, which gets the open
+/// session, and the server's outcome.
 pub(crate) fn session<T>(
     hosted: &ModelServer,
     terms: &Terms,
@@ -162,7 +162,7 @@ pub(crate) fn session<T>(
     watched(hosted, terms, limits, &mut nobody, client)
 }
 
-/// [`session`], whose server tells `observer`.
+/// [`session`], in which `observer` hears the server's events.
 pub(crate) fn watched<T>(
     hosted: &ModelServer,
     terms: &Terms,

@@ -1,4 +1,5 @@
-//! A pool in parts: made by any two processes of the parties in any order, spent as one made whole.
+//! A pool in parts: any two processes of the parties make the parts in any order, and spend them as a pool made
+//! whole.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ fn part(number: u32, of: u32) -> Part {
     Part::new(number, of).unwrap()
 }
 
-/// A server of its own, perhaps on another host, whose directory others may share.
+/// A separate server process, perhaps on another host. Other servers may share its directory `kept`.
 fn server(kept: &Path) -> ModelServer {
     ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(kept, 4).unwrap())
 }
@@ -63,7 +64,7 @@ fn a_pool_in_parts_equals_one_made_whole() {
     let terms = terms();
     let plan = |lengths| SessionPlan::new(hosted[0].public(), &terms).request(lengths);
     let planned = |plan: SessionPlan| untimed(&plan.run(&mut nobody).unwrap().outcome);
-    // As long as it may be, then shorter.
+    // The longest generation of the pool, then a shorter one.
     for (prompt, tokens) in [(&PROMPT[..], 3), (&PROMPT[..3], 2)] {
         let [made, other] = both(fill(&hosted[0], &pool, Part::WHOLE));
         assert!(made.filled.is_some() && made.filled == other.filled && untimed(&made) == untimed(&other));
@@ -89,7 +90,7 @@ fn a_pool_in_parts_equals_one_made_whole() {
                 assert_eq!(untimed(&client), planned(plan(BOUND).filling(part)), "part {part}");
                 sum += offline(&client);
             }
-            // Every part sets up its OTs; what it makes with them is made once.
+            // Every part sets up its own OTs, but makes only its own correlations.
             assert!(sum >= offline(&made) / 2, "{sum} bytes, {} at once", offline(&made));
             let [client, server] = both(spend(&hosted[0], &pool, prompt, tokens));
             assert_eq!(client.generation.tokens, truth(prompt, tokens));
@@ -151,7 +152,7 @@ fn a_part_that_failed_is_made_again_alone() {
     both(spend(&hosted, &pool, &PROMPT, 2));
     assert!(states(&mine).is_empty() && states(&kept).is_empty());
 
-    // A part that was spent serves in no other set.
+    // A part that was spent does not serve in another set.
     for number in [2, 3] {
         both(fill(&hosted, &pool, part(number, 3)));
     }
@@ -181,7 +182,7 @@ fn a_server_refuses_what_is_no_set() {
         }
         assert_eq!(states(&mine), vec![State::Pool; 2], "nothing is used up");
     };
-    // The server's files in each other's place: their ids are not those that were agreed on.
+    // The server's files are exchanged: their ids are not those that the parties agreed on.
     let [one, two] = [1, 2].map(|number| kept_part(&kept, part(number, 2)));
     let aside = dir.path().join("aside");
     fs::rename(&one, &aside).unwrap();
@@ -204,7 +205,7 @@ fn a_server_refuses_what_is_no_set() {
         if differences.iter().any(|difference| difference.name == "peer")));
     fs::rename(dir.path().join("away"), part_path(&pool, part(1, 2))).unwrap();
     fs::rename(&aside, &one).unwrap();
-    // A server whose directory holds fewer pools than a set needs refuses the rest by their share.
+    // A server that may keep only one pool refuses parts of a second one.
     let small =
         ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 1).unwrap());
     let [client, _] = fill(&small, &mine.join("other"), part(1, 256));
@@ -243,7 +244,7 @@ fn a_spending_that_is_cut_leaves_all_parts_or_none() {
     };
     assert!(left.iter().all(before), "{left:?}");
     assert!(left.iter().any(|(_, there)| there[0] == State::Pool), "before the request nothing waits");
-    // Parts that wait at the server are spent as ever, by a client that still has its own.
+    // A client that still has its parts can spend them although the server's parts wait.
     for found in find(&kept).unwrap() {
         found.remove().unwrap();
     }

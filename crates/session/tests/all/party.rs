@@ -1,4 +1,5 @@
-//! A session from Rust gives the plaintext and equal ledgers, and a server that lies gets a typed error.
+//! A session from Rust gives the text of the plaintext and equal ledgers, and a client reports a lying server by a
+//! typed error.
 
 use std::thread;
 use std::time::Duration;
@@ -143,7 +144,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
                 .tell("link", "")
                 .tell("imitated-link", "");
             hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();
-            // The client may hang up in the middle of it.
+            // The client may hang up in the middle of the lie.
             let _ = lie(&mut server);
         });
         let opened = ClientSession::open(client, &Peer::default(), &Terms::default(), &ClientOptions::default());

@@ -1,4 +1,4 @@
-//! A pool that does not fit is refused, and no message that is lost leaves one half of a pool.
+//! A pool that does not fit is refused, and no lost message leaves a party's file without its partner.
 
 use std::path::Path;
 
@@ -25,14 +25,15 @@ fn spend(hosted: &ModelServer, path: &Path, prompt: &[u32], tokens: usize) -> [R
     })
 }
 
-/// A pool is planned for the link over which it was filled. Another measurement later refuses nothing.
+/// A pool is planned for the link over which it was filled. A later measurement with another result does not refuse
+/// it.
 #[test]
 fn a_pool_brings_its_link() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("client.pool");
     let hosted = ModelServer::builder().load(bundled(MODEL).unwrap()).unwrap();
     let hosted = hosted.with_pools(Pools::open(&dir.path().join("server"), 2).unwrap());
-    // Who is told nothing plans for parties in one memory.
+    // A party that is given no link plans for parties in one memory.
     let open = Terms { open: Open { cores: true, link: true, reveal: false }, ..terms() };
     let mut far = terms();
     far.protocol.link = "wan-far".parse().unwrap();
@@ -44,7 +45,7 @@ fn a_pool_brings_its_link() {
         })
     };
     assert_eq!(PoolSet::open(&path, Role::Client).unwrap().link(), Some(far.protocol.link));
-    // The forms of operations are those of the link.
+    // The forms of operations depend on the link.
     let [client, _] = spend(&open);
     assert!(matches!(client, Err(Error::PoolFile { source: PoolError::Mismatch { .. }, .. })), "{client:?}");
     for Outcome { terms, generation, .. } in both(spend(&far)) {
@@ -69,7 +70,7 @@ fn a_server_refuses_what_it_does_not_have() {
     assert!(matches!(client, Err(Error::Refused { reason }) if reason.contains("1 pool already")));
     assert!(matches!(server, Err(Error::Pool(PoolError::Full { limit: 1 }))) && !copy.exists());
 
-    // More than the pool was made for: the client sees it, nothing is used up.
+    // The client itself refuses more than the pool was made for, and nothing is used up.
     let [client, _] = spend(&hosted, &path, &PROMPT, 4);
     assert!(matches!(client, Err(Error::PoolFile { source: PoolError::Bound { got: 4, limit: 3, .. }, .. })));
 
@@ -80,7 +81,7 @@ fn a_server_refuses_what_it_does_not_have() {
     assert!(matches!(client, Err(Error::Refused { reason }) if reason.contains("used already")));
     assert!(matches!(server, Err(Error::Pool(PoolError::Unknown { .. }))));
 
-    // A server's file that is damaged is refused without a word of where it is.
+    // A damaged file of the server's is refused without naming its path.
     fill(&hosted, &path);
     let file = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
     let mut bytes = std::fs::read(&file).unwrap();
@@ -101,7 +102,7 @@ fn a_server_refuses_what_it_does_not_have() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model/assets").join(MODEL).join(name);
         let mut bytes = std::fs::read(source).unwrap();
         if name.starts_with("model") {
-            // A bit of the fraction of each of the last numbers, be they of two or four bytes.
+            // Changes a bit in the fraction of the last numbers, whether they have two or four bytes.
             bytes.iter_mut().rev().skip(1).step_by(4).take(100).for_each(|byte| *byte ^= 0x40);
         }
         std::fs::write(changed.join(name), bytes).unwrap();
@@ -143,10 +144,10 @@ fn no_message_that_is_lost_leaves_an_orphan() {
     assert_eq!(states(&there), [State::Pending, State::Pool], "the client might have had it");
     let (well, _) = fill("kept", [client - 1, usize::MAX]);
     assert_eq!((well, states(&here), states(&there).len()), ([true, false], vec![State::Pool; 2], 3));
-    // That pool is as good as any.
+    // The pool is as good as any other.
     let (well, [client, _]) = spend("kept", NEVER);
     assert_eq!((well, states(&here).len(), states(&there).len()), ([true; 2], 1, 2));
-    // A spending session that dies before the client's word leaves both parts, or the server's to wait.
+    // A spending session that dies before the client's word leaves both parties' parts, and the server's may wait.
     let mut left = Vec::new();
     for messages in 0..client {
         let (well, _) = spend("whole", [messages, usize::MAX]);

@@ -1,4 +1,4 @@
-//! Tools: sessions of both parties in one process, for tests of pools: whole, or over links that die.
+//! Tools for tests of pools: sessions of both parties in one process, complete or over links that die.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use waggle_session::Error;
 use waggle_session::party::{ClientOptions, ClientSession, Limits, ModelServer, Outcome, Peer, Terms, nobody};
 use waggle_session::pool::{Found, State, find};
 
-/// Two phases.
+/// Terms of a session in two phases.
 pub(crate) fn terms() -> Terms {
     let mut terms = crate::outcome::fine_terms();
     terms.protocol.preprocess = true;
     terms
 }
 
-/// One session of `client` with `hosted`: what the client and the server say of it.
+/// Runs one session of `client` with `hosted`. Returns the results of client and server.
 pub(crate) fn session(
     hosted: &ModelServer,
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
@@ -64,7 +64,7 @@ pub(crate) fn both(results: [Result<Outcome, Error>; 2]) -> [Outcome; 2] {
     results.map(|result| result.unwrap())
 }
 
-/// A link that dies, both ways, when it is to send more than `left` messages.
+/// A link that dies in both directions when it is asked to send more than `left` messages.
 struct Dying<L> {
     link: L,
     left: usize,
@@ -92,11 +92,11 @@ impl<L: Link> Link for Dying<L> {
     }
 }
 
-/// As many messages as either party likes.
+/// Limits for [`cut`] under which no link dies.
 pub(crate) const NEVER: [usize; 2] = [usize::MAX; 2];
 
-/// Whether a session whose links die after `client` and `server` messages went well at each party, and how many were
-/// sent.
+/// Runs a session whose links die after `client` and `server` messages. Returns whether it went well at each party,
+/// and how many messages each sent.
 pub(crate) fn cut(
     hosted: &ModelServer,
     [client, server]: [usize; 2],
@@ -110,7 +110,7 @@ pub(crate) fn cut(
     (ended.map(|result| result.is_ok()), sent.map(|sent| sent.load(Ordering::Relaxed)))
 }
 
-/// States of the pools' files in a directory, by name.
+/// States of the files of pools in a directory, ordered by the state's name.
 pub(crate) fn states(dir: &Path) -> Vec<State> {
     let mut states: Vec<State> = find(dir).unwrap().iter().map(Found::state).collect();
     states.sort_by_key(|state| format!("{state:?}"));

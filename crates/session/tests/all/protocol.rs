@@ -1,5 +1,5 @@
-//! The number of the protocol: parties with different numbers refuse each other, and it rises with the bytes on the
-//! wire.
+//! The number of the protocol: parties with different numbers refuse each other, and the number rises when the bytes
+//! on the wire change.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,24 +49,24 @@ fn another_number_is_refused_and_both_are_named() {
     assert!(text.contains(&format!("protocol {PROTOCOL} ")) && text.contains("protocol 999"), "{text}");
 }
 
-/// Digests of what parties of this revision send: openings, and the golden plans without their times.
+/// Digests of the messages of this revision: openings, and the golden plans without their times.
 fn wire() -> BTreeMap<String, String> {
     let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..16].to_owned();
     let mut wire = BTreeMap::new();
     for (name, mode) in [("plain", Mode::Plain), ("prepared", Mode::Prepared)] {
         let [client, server] = opening(mode);
-        // The first message has the kernels of this machine.
+        // The client's first message names the kernels of this machine.
         let kernels = format!("{:24}", waggle_bits::cpu::Cpu::get().to_string());
         let hello = client[0].escape_ascii().to_string().replace(&kernels, "");
         let sent = [hello.into_bytes(), client[1..].concat()].concat();
         wire.insert(format!("opening/{name}/client"), digest(&sent));
-        // The first message has the name of the model, that of a temporary folder.
+        // The server's first message has the name of the model, which is that of a temporary folder.
         wire.insert(format!("opening/{name}/server"), digest(&server[1..].concat()));
     }
     for file in Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/plans").read_dir().unwrap() {
         let path = file.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        // The first line has the options. The last column of the others has seconds.
+        // The first line has the options. The last column of the other lines has seconds.
         let traffic: Vec<&str> = text.lines().skip(1).map(|line| line.rsplit_once(' ').unwrap().0).collect();
         let name = path.file_stem().unwrap().to_str().unwrap();
         wire.insert(format!("plan/{name}"), digest(traffic.join("\n").as_bytes()));

@@ -1,4 +1,4 @@
-//! Generations whose cache is pruned: two parties write what fixed point writes, and a plan knows what they send.
+//! Generations whose cache is pruned: two parties write what fixed point writes, and a plan says what they send.
 //!
 //! The long texts take a minute or more each: `cargo test --release -p waggle-session --test all pruned:: --
 //! --ignored`.
@@ -9,8 +9,8 @@ use waggle_tokenizer::Tokenizer;
 use crate::parties;
 
 /// Largest difference of a logit between two parties and fixed point, in units of 2^-18. Without pruning it stays
-/// below 2048; but where two tokens or clusters are about as good as each other, nearer than the rounding of their
-/// scores, both engines may keep different ones, and the logits show it.
+/// below 2048. But if the scores of two tokens or clusters differ by less than their rounding, the engines may keep
+/// different ones, and the logits differ more.
 const MAX_SECURE_ULPS: f32 = 65536.0;
 
 /// [`parties::agree`] on `tokens` tokens after `ids` with every policy.
@@ -31,8 +31,8 @@ fn prompt(files: &ModelFiles, text: &str, count: usize) -> Vec<u32> {
     ids
 }
 
-/// Every query sees its head's sink, whatever is pruned: in a mix of chosen tokens, of gathered scores, of noisy ones
-/// and of what each part of the heads holds.
+/// Every query sees its head's sink, whatever is pruned: with chosen tokens, with gathered scores, with noisy scores
+/// and with what each part of the heads holds.
 #[test]
 fn sinks_stay_in_the_softmax_of_pruned_texts() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../model/tests/data/families/granite-sinks");
@@ -44,7 +44,7 @@ fn sinks_stay_in_the_softmax_of_pruned_texts() {
     }
 }
 
-/// Enough of a play for any prompt below, in the alphabet of the bundled models.
+/// The beginning of a play, long enough for all prompts below, in the alphabet of the bundled models.
 fn play() -> String {
     "ROMEO:\nBut soft, what light through yonder window breaks?\nIt is the east, and Juliet is the sun.\nArise, fair \
      sun, and kill the envious moon,\nWho is already sick and pale with grief,\nThat thou her maid art far more fair \
@@ -84,8 +84,8 @@ const ALL: &[&str] = &[
     "streaming",
     "random",
     "h2o:topk=shuffle-reveal",
-    // Most votes of one query round to none. Of equal ones the first in the store goes, and a shuffled store's first
-    // is drawn.
+    // Not shuffled: most votes of one query round to zero, and of equal votes the first in the store is dropped,
+    // which is a random one in a shuffled store.
     "tova",
     "snapkv:topk=shuffle-reveal",
     "streaming:budget=96,prefill=64",
@@ -98,7 +98,7 @@ const ALL: &[&str] = &[
     "arkvale",
 ];
 
-/// One of each kind.
+/// One policy of each kind.
 const SOME: &[&str] = &[
     "mpcache",
     "mpcache-scores",

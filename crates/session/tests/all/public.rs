@@ -1,4 +1,4 @@
-//! Where parts of the model are public, two parties are fixed point, and the plan is their ledger.
+//! With public parts of the model, two parties write what fixed point writes, and their ledgers equal the plan.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(crate) fn base(name: &str) -> Base {
     Base::new(ModelFiles::open(&data("families").join(name)).unwrap()).unwrap()
 }
 
-/// The base `name`, with the adapter of that name if `adapted`.
+/// The files of the base `name`, with the adapter of the same name if `adapted`.
 fn files(name: &str, adapted: bool) -> ModelFiles {
     let files = ModelFiles::open(&data("families").join(name)).unwrap();
     if !adapted {
@@ -61,7 +61,7 @@ fn session(
     over(hosted, terms, base, memory_pair(Duration::from_secs(60)), client)
 }
 
-/// [`session`] over a link with these ends.
+/// [`session`] over a given link.
 fn over(
     hosted: &ModelServer,
     terms: &Terms,
@@ -84,13 +84,13 @@ fn generated(hosted: &ModelServer, terms: &Terms, base: Option<&Base>) -> [Resul
     })
 }
 
-/// Bytes of the accounts that `holds` names.
+/// Bytes of the accounts for which `holds` is true.
 fn bytes(outcome: &Outcome, holds: impl Fn(Phase, &str) -> bool) -> u64 {
     outcome.entries.iter().filter(|e| holds(e.phase, &e.path)).map(|e| e.traffic.bytes()).sum()
 }
 
 /// In one phase and in two: the parties write what fixed point writes, their ledgers are the plan's, and rows of a
-/// public table have sent nothing.
+/// public table cost no bytes.
 #[test]
 fn two_parties_are_fixed_point_and_the_plan_is_their_ledger() {
     for (name, parts, adapted) in [
@@ -99,7 +99,7 @@ fn two_parties_are_fixed_point_and_the_plan_is_their_ledger() {
         ("gpt_neox", "all", true),
         ("opt", "embedding,head,layers=1", false),
         ("mistral", "head,layers=0-1", false),
-        // The first two layers are alike but for that.
+        // The first two layers differ only in that one is public.
         ("mistral", "layers=0", false),
     ] {
         let (hosted, base) = (served(name, parts, adapted), base(name));
@@ -145,7 +145,7 @@ fn changed(name: &str, tensor: &str) -> Base {
     Base::new(ModelFiles::open(dir.path()).unwrap()).unwrap()
 }
 
-/// Both parties say which part differs, after nothing but the handshake.
+/// Both parties say which part differs, right after the handshake.
 #[test]
 fn a_client_with_another_base_is_refused_before_anything_is_sent() {
     let hosted = served("mistral", "embedding,layers=1-2", false);
@@ -164,7 +164,7 @@ fn a_client_with_another_base_is_refused_before_anything_is_sent() {
         let sent = [Role::Client, Role::Server].map(|role| watch.messages(role));
         assert_eq!(sent, [1, 1], "the handshake alone");
     }
-    // Private tensors may be others, and so may a part that is not public.
+    // Private tensors may differ, and so may a part that is not public.
     let [client, _] = generated(&hosted, &Terms::default(), Some(&private));
     let truth = generated(&hosted, &Terms::default(), Some(&base("mistral"))).map(Result::unwrap);
     assert_eq!(client.unwrap().generation.tokens, truth[0].generation.tokens);
@@ -190,7 +190,7 @@ fn a_server_names_parts_that_there_are() {
     assert!(load("llama3", "head,embedding").is_ok());
 }
 
-/// Pools are for one base, and hold nothing of its matrices.
+/// A pool belongs to one base, and holds no correlations for the base's matrices.
 #[test]
 fn pools_know_the_base() {
     let dir = tempfile::tempdir().unwrap();

@@ -18,10 +18,10 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
     let (before, after, [value, high]) = around(llama, "model.layers.1.mlp.down_proj.bias", 1600.0);
     assert!((16..=waggle_session::RANGE_CHECK_TOKENS).contains(&before.unwrap().tokens));
     assert!(after.contains("layer 2") && after.contains("norm"), "{after}");
-    // The numbers are the model's, here squares.
+    // The numbers are values of the model, here squares.
     assert!((9000.0..9100.0).contains(&value.sqrt()) && (high.sqrt() - 8192.0).abs() < 0.1, "{value} {high}");
 
-    // By keys GELU takes inputs below 512, and by look-up twice as many.
+    // By keys GELU takes inputs below 512, and by look-up inputs up to twice as large.
     let gpt2 = json!({"model_type": "gpt2", "vocab_size": 40, "n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4,
                       "n_positions": 64});
     let (before, after, [value, high]) = around(gpt2.clone(), "transformer.h.0.mlp.c_fc.bias", 600.0);
@@ -29,19 +29,19 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
     assert!(after.contains("layer 0") && after.contains("gelu"), "{after}");
     assert!((value.abs() - 600.0).abs() < 10.0 && (high - 512.0).abs() < 0.1, "{value} {high}");
 
-    // All scores are 8 * 13.23^2 / sqrt(8) = 495, and below 480 beside padding alone.
+    // All scores are 8 * 13.23^2 / sqrt(8) = 495. Only beside padding must they be below 480.
     let (before, after, [value, high]) = around(gpt2.clone(), "transformer.h.0.attn.c_attn.bias", 13.23);
     before.unwrap();
     assert!(after.contains("layer 0") && after.contains("hide"), "{after}");
     assert!((value - 495.0).abs() < 5.0 && (high - 480.0).abs() < 0.1, "{value} {high}");
 
-    // Scores of 1131 before they are looked at.
+    // Scores of 1131 leave the range of the product before their own range is checked.
     let (_, after, [value, high]) = around(gpt2, "transformer.h.0.attn.c_attn.bias", 20.0);
     assert!(after.contains("layer 0/attention/scores/matmul"), "{after}");
     assert!((value - 1131.0).abs() < 20.0 && (high - 1024.0).abs() < 0.1, "{value} {high}");
 }
 
-/// Writes a random model of `config` into `dir`, of which `change` changes weights.
+/// Writes a random model of `config` into `dir`, with weights that `change` changes.
 pub(crate) fn altered(dir: &Path, config: &Value, change: impl FnOnce(&mut Weights)) {
     synthesize(config.to_string().as_bytes(), dir, None, waggle_model::DType::F32, None, 3).unwrap();
     let spec = ModelSpec::open(dir).unwrap();
@@ -59,8 +59,8 @@ pub(crate) fn altered(dir: &Path, config: &Value, change: impl FnOnce(&mut Weigh
     write_checkpoint(&dir.join("model.safetensors"), &weights);
 }
 
-/// The range check of a random model, and what it names if the entries of `bias` are `value` and -`value` in turn:
-/// the path of an operation, and a number with the largest one that it takes.
+/// The range check of a random model. Then the operation's path that the check names if the entries of `bias` are
+/// `value` and -`value` in turn, and the value with the largest one that the operation takes.
 fn around(config: Value, bias: &str, value: f32) -> (Result<RangeCheck, Error>, String, [f64; 2]) {
     let check = |change: &dyn Fn(&mut Weights)| {
         let dir = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ const TEMPERATURE: f32 = 0.8;
 /// Four query heads and eleven words, one of which is drawn nine times out of ten.
 const LLAMA: &str = r#""model_type": "llama", "num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 12,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 11, "max_position_embeddings": 32"#;
-/// Pearson's statistic with ten degrees of freedom is above it once in ten thousand times.
+/// Pearson's statistic with ten degrees of freedom is above this bound once in ten thousand times.
 const BOUND: f64 = 35.56;
 
 fn sampler(seed: u64) -> Sampler {
@@ -42,8 +42,8 @@ fn alone(
     generate(&mut Fixed::new(), model, input, &options, next, &mut NoHooks).unwrap()
 }
 
-/// Pearson's statistic of the tokens `drawn` against softmax(logits / temperature). Those that are expected less than
-/// five times count as one, so there are ten degrees of freedom or fewer.
+/// Pearson's statistic of the tokens `drawn` against softmax(logits / temperature). Tokens that are expected less
+/// than five times count as one token, so there are at most ten degrees of freedom.
 fn chi_square(drawn: &[u32], logits: ArrayView1<f32>, temperature: f32) -> f64 {
     let weights = logits.mapv(|x| f64::from(x / temperature).exp());
     let scale = drawn.len() as f64 / weights.sum();
@@ -80,7 +80,7 @@ fn noise_before_the_argmax_draws_from_softmax() {
     println!("fixed: {statistic:.2} at the temperature, {other:.2} at another");
     assert!(statistic < BOUND && other > BOUND, "{statistic}, {other}");
 
-    // Two parties draw fewer.
+    // Two parties draw fewer tokens.
     let hosted = ModelServer::builder().load(files).unwrap();
     let terms = Terms { reveal: Reveal::Token, ..Terms::default() };
     let whole = Prompt::side_by_side(&vec![PROMPT[..].into(); 300], None, false).unwrap();
@@ -94,7 +94,7 @@ fn noise_before_the_argmax_draws_from_softmax() {
     assert!(client.tokens.len() == 300 && statistic < BOUND, "{statistic}");
 }
 
-/// Of a seed for which no two sums are close, so that rounding decides nothing.
+/// The seed is one for which no two sums are close, so that rounding decides nothing.
 #[test]
 fn two_parties_sample_the_text_of_the_clear_engine() {
     for name in ["shakespeare-gpt2", "shakespeare-llama"] {

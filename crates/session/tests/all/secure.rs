@@ -1,18 +1,18 @@
-//! All engines write one text at one cost, on the bundled models, with f32 beside them.
+//! All engines write the same text at the same cost on the bundled models, and f32 comes close.
 
 use waggle_engine::FloatLoader;
 use waggle_model::{GenerateOptions, Input, Model, ModelFiles, Reveal, bundled, check, quantize};
 
 use crate::parties::agree;
 
-/// Largest difference of a logit between two parties and fixed point, in units of 2^-18: truncations err by one unit
-/// each, at random, and a dozen layers of them add up.
+/// Largest difference of a logit between two parties and fixed point, in units of 2^-18: each truncation errs by one
+/// unit at random, and the errors of a dozen layers add up.
 pub(crate) const MAX_SECURE_ULPS: f32 = 2048.0;
 
 /// Largest difference of a logit between fixed point and f32 on the bundled models.
 const MAX_FIXED_ERROR: f32 = 0.02;
 
-/// The same where few fractional bits are left of matrices of 8 bits.
+/// The same bound for matrices of 8 bits, which leave few fractional bits.
 const MAX_NARROW_ERROR: f32 = 0.2;
 
 /// Length of the prompts below.

@@ -1,4 +1,4 @@
-//! Steps of every rank of a job in the tests, whatever the ranks are.
+//! Steps of every rank of a job in the tests, for threads and for MPI.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,7 +11,8 @@ use waggle_protocols::{Error, FixedMatrix, PeerKeys, Spread, WEIGHT_BITS};
 use waggle_spread::Ranks;
 use waggle_testing::Columns;
 
-/// Inputs, outputs and rows: fewer columns than ranks, columns that no number of ranks divides, single rows.
+/// Inputs, outputs and rows of each product, with fewer columns than ranks, columns that no number of ranks divides,
+/// and single rows.
 const SHAPES: [(usize, usize, usize); 7] =
     [(1, 1, 1), (9, 2, 3), (70, 3, 2), (64, 128, 1), (333, 1001, 5), (4097, 65, 2), (5, 4099, 33)];
 
@@ -32,7 +33,7 @@ fn matrices() -> Vec<FixedMatrix> {
 }
 
 /// Runs a rank to its end. On rank 0 compares every product with that of one process, also from several threads at
-/// once, and returns how many were equal; elsewhere returns how many were taken.
+/// once, and returns how many were equal. On other ranks returns the number of products.
 pub(crate) fn run(ranks: &Ranks) -> u64 {
     let matrices = matrices();
     ranks.meet(Ok("the same".into())).expect("all have the same");
@@ -72,7 +73,7 @@ pub(crate) fn run(ranks: &Ranks) -> u64 {
     (sessions + 1) * matrices.len() as u64
 }
 
-/// Compares the answer to a request with that of one process that draws the same.
+/// Compares the answer to a request with that of one process that draws the same random numbers.
 fn answer(ranks: &Ranks, number: usize, matrix: &FixedMatrix) {
     let ((k, n), rng) = (matrix.shape(), &mut StdRng::seed_from_u64(number as u64));
     let shape = MatmulShape { batch: 1, m: SHAPES[number / 2].2, k, n };
@@ -94,7 +95,7 @@ fn answer(ranks: &Ranks, number: usize, matrix: &FixedMatrix) {
     assert!(spread(&request).expect("all answer") == one, "{shape:?} on {} ranks", ranks.size());
     let (packs, all) = (plan.packs(), (plan.download_bytes() - SEED_BYTES) as u64);
     assert_eq!(ranks.response_bytes() - before, all * (packs / ranks.size()) as u64 / packs as u64);
-    // A client at fault harms no other.
+    // The malformed request of one client harms no other client.
     let refused = spread(&request[1..]).map(|_| ());
     assert!(matches!(refused, Err(Error::He(_))), "{refused:?}");
 }

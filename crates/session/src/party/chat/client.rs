@@ -1,4 +1,4 @@
-//! The party with the words.
+//! The client's side of a chat.
 
 use std::time::{Duration, Instant};
 
@@ -23,14 +23,14 @@ pub struct ChatSession {
     since: Instant,
     /// The last token of the last answer, which was not read.
     last: Option<u32>,
-    /// Slices of preparation that are there.
+    /// Slices of preparation that are made.
     ready: usize,
     /// Whether the parties are in step.
     open: bool,
     opening: Phases,
 }
 
-/// Owner of what a [`Setting`] borrows.
+/// Owns what a [`Setting`] borrows.
 struct Subject {
     public: PublicModel,
     terms: Terms,
@@ -77,7 +77,7 @@ impl ChatSession {
         &self.subject.terms
     }
 
-    /// The time that the server waits for a word of this party, which may [stay](ChatSession::stay) meanwhile.
+    /// The time that the server waits for a command of this party. [`stay`](ChatSession::stay) restarts this time.
     pub fn silence(&self) -> Duration {
         self.bounds.silence()
     }
@@ -87,7 +87,7 @@ impl ChatSession {
         &self.opening
     }
 
-    /// Whether the session goes on. It does after a refused turn, and not after a failure.
+    /// Whether the session goes on: true after a refused turn, false after a failure.
     pub fn is_open(&self) -> bool {
         self.open
     }
@@ -103,12 +103,12 @@ impl ChatSession {
     }
 
     /// Reads the new tokens `ids` and generates up to `tokens` tokens after them, which `next` picks. The server
-    /// learns both numbers, and how many tokens there are in the end.
+    /// learns the number of new tokens, `tokens`, and how many tokens are generated in the end.
     ///
     /// # Errors
     /// [`Error::Full`] if the conversation has too few positions left, [`Error::Limit`] beyond the longest turn,
     /// [`waggle_model::Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then
-    /// nothing has happened, and the session goes on. After all others it is over.
+    /// nothing has happened, and the session goes on. After any other error the session is over.
     pub fn turn(&mut self, ids: &[u32], tokens: usize, next: Next, watch: &mut Watch) -> Result<Turn, Error> {
         self.subject.public.spec.check_ids(ids)?;
         check_next(&self.subject.public.spec, self.subject.terms.reveal, &next)?;
@@ -143,10 +143,10 @@ impl ChatSession {
         Ok(Some(Slices { ready: count, of: all }))
     }
 
-    /// Shows the server that this party is there, and that the server is.
+    /// Shows the server that this party is there, and this party that the server is.
     ///
     /// # Errors
-    /// Those of the link.
+    /// Errors of the link.
     pub fn stay(&mut self) -> Result<(), Error> {
         self.command(Command::Stay)
     }
@@ -154,7 +154,7 @@ impl ChatSession {
     /// Begins another conversation: both parties drop their caches.
     ///
     /// # Errors
-    /// Those of the link.
+    /// Errors of the link.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.command(Command::Reset)?;
         self.talk.reset(&self.subject.setting());
@@ -162,17 +162,17 @@ impl ChatSession {
         Ok(())
     }
 
-    /// Ends the session; returns what it took in all.
+    /// Ends the session and returns its outcome.
     ///
     /// # Errors
-    /// Those of the link.
+    /// Errors of the link.
     pub fn finish(mut self) -> Result<Outcome, Error> {
         self.command(Command::End)?;
         self.talk.engine.channel().confirm_transcript()?;
         Ok(self.talk.finish(&self.subject.setting()))
     }
 
-    /// Sends `command` and hears what the server says to it.
+    /// Sends `command` and receives the server's answer.
     fn command(&mut self, command: Command) -> Result<(), Error> {
         if !self.open {
             return Err(Error::ChatOver);
@@ -184,8 +184,7 @@ impl ChatSession {
         if matches!(answered, Err(Error::Refused { .. })) { answered } else { self.stepped(answered) }
     }
 
-    /// Remembers a failure, after which the parties are out of step. One that comes when the server's time is up says
-    /// so.
+    /// Remembers a failure, after which the parties are out of step. A failure after the server's time limit says so.
     fn stepped<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
         self.open = done.is_ok();
         done.map_err(|error| match self.bounds.session() {
@@ -208,7 +207,7 @@ mod tests {
     use super::*;
     use crate::party::{ClientOptions, ClientSession, Limits, ModelServer, Peer, nobody};
 
-    /// The server holds a client to its bound that forgets it.
+    /// The server enforces its bound on a client that ignores it.
     #[test]
     fn a_turn_beyond_the_servers_bound_is_refused_by_the_server() {
         let hosted = ModelServer::builder().load(waggle_model::bundled("shakespeare-gpt2").unwrap()).unwrap();

@@ -21,18 +21,20 @@ const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase:
 /// The cost of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnCost {
-    /// Since the turn before: `offline` is what was prepared while nobody waited, and `setup` the waiting itself.
+    /// The cost since the turn before: `offline` is what was prepared while nobody waited, and `setup` the waiting
+    /// itself.
     pub before: Phases,
-    /// From the command to the end of the answer. `offline` is what was prepared when the lengths were known.
+    /// The cost from the command to the end of the answer. `offline` is what was prepared when the lengths were
+    /// known.
     pub phases: Phases,
 }
 
 /// The positions of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positions {
-    /// Those that are taken.
+    /// Positions that are taken.
     pub used: usize,
-    /// Those that there are in the model or, if fewer, that the server allows.
+    /// Positions of the model or, if fewer, those that the server allows.
     pub limit: usize,
 }
 
@@ -44,26 +46,27 @@ pub(super) struct Conversation {
     pub(super) limit: usize,
     /// The turns that the cache holds, in a session of two phases.
     rehearsal: Option<Rehearsal>,
-    /// The needs of a next turn of the greatest lengths, once they are known.
+    /// The needs of the longest next turn, once they are planned.
     ahead: Option<Needs>,
-    /// The needs of such a turn in an empty conversation.
+    /// The needs of the longest turn of an empty conversation, once they are planned.
     first: Option<Needs>,
     /// Costs of tokens so far.
     meter: TokenMeter,
-    /// Accounts of the phases at the end of the turn before.
+    /// The traffic of each phase at the end of the turn before.
     settled: [Traffic; PHASES.len()],
     /// Tokens read and generated in all conversations of the session.
     pub(super) read: usize,
     pub(super) generation: Generation,
 }
 
-/// Refuses a policy that would not do in a conversation what it does in a generation: one whose budget is a share of
-/// the prompt would cut the first turn alone, and most would choose among the padding of earlier answers.
+/// Refuses a policy that would not do in a conversation what it does in a generation. A policy whose budget is a
+/// share of the prompt would cut the first turn alone, and most policies would choose among the padding of earlier
+/// answers.
 pub(in super::super) fn check_talk(policy: &PolicySpec, bound: &Request) -> Result<(), Error> {
     check_padding(bound.pad_answer, policy)?;
     let settings = policy.settings();
     let has = |key: &str| settings.iter().any(|setting| setting.key == key);
-    // A policy with blocks has none where its budget is a share of the prompt.
+    // A policy that takes blocks states none where its budget is a share of the prompt.
     let of_prompt = has("budget") && policy.takes("block") && !has("block");
     if of_prompt { Err(Error::TalkPolicy { policy: policy.to_string() }) } else { Ok(()) }
 }
@@ -113,27 +116,27 @@ impl Conversation {
         self.rehearsal.iter().try_for_each(|rehearsal| rehearsal.check(setting, turn))
     }
 
-    /// Makes the first `count` slices of what a turn of the greatest lengths needs, as far as they are not there.
+    /// Makes the first `count` slices of what the longest turn needs, as far as they are not there.
     pub(super) fn prepare(&mut self, setting: &Setting, count: usize, watch: &mut Watch) -> Result<(), Error> {
         let needs = self.ahead(setting, watch)?.share(count, slices(setting.bound.lengths));
         self.make(setting, &needs, watch)
     }
 
-    /// Refuses slices that there are not.
+    /// Refuses more slices than there are.
     pub(super) fn check_slices(&self, setting: &Setting, count: usize) -> Result<(), Error> {
         let limit = slices(setting.bound.lengths);
         let Some(rehearsal) = &self.rehearsal else { return Err(Error::Phases { expected: false, got: true }) };
         if count > limit {
             return Err(Error::Limit { what: "slices of a turn", got: count, limit });
         }
-        // It is planned once for all slices.
+        // The longest turn is planned once for all slices.
         match self.longest(setting) {
             Some(longest) if self.ahead.is_none() => rehearsal.check(setting, longest),
             _ => Ok(()),
         }
     }
 
-    /// The longest turn that fits; `None` if no position is left.
+    /// The longest turn that still fits; `None` if no position is left.
     fn longest(&self, setting: &Setting) -> Option<Lengths> {
         let Lengths { prompt, tokens } = setting.bound.lengths;
         let Positions { used, limit } = self.positions(&setting.public.spec);
@@ -159,7 +162,7 @@ impl Conversation {
         self.rehearsal.as_mut().map(|rehearsal| rehearsal.needs(setting, turn, watch)).transpose()
     }
 
-    /// Makes what of `needs` is not there.
+    /// Makes the part of `needs` that the stock lacks.
     fn make(&mut self, setting: &Setting, needs: &Needs, watch: &mut Watch) -> Result<(), Error> {
         let bytes = needs.bytes(self.engine.channel().role());
         check_space(bytes).map_err(waggle_protocols::Error::from)?;
@@ -201,7 +204,7 @@ impl Conversation {
         Ok(Turn { prompt_tokens: turn.prompt, generation, cost: TurnCost::default() })
     }
 
-    /// Cost by phase since this was last called, with that of the last `tokens` tokens.
+    /// The cost by phase since the last call, including the cost of the last `tokens` tokens.
     pub(super) fn settle(&mut self, tokens: usize) -> Phases {
         let ledger = self.engine.ledger();
         ledger.checkpoint();

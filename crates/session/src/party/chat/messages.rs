@@ -7,22 +7,22 @@ use waggle_model::Lengths;
 
 use crate::party::Limits;
 
-/// Bytes of [`Bounds`] and of a [`Command`], whatever they say.
+/// Bytes of [`Bounds`] and of a [`Command`], whatever their values.
 pub(super) const MESSAGE_BYTES: usize = 24;
 
-/// The bounds of a conversation. Numbers beyond 32 bits become the largest, which bounds nothing.
+/// The bounds of a conversation. A number beyond 32 bits becomes the largest one, which bounds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Bounds {
-    /// Positions of a conversation.
+    /// Most positions of a conversation.
     pub(super) positions: u32,
-    /// Silence of the client.
+    /// Longest silence of the client in milliseconds.
     silence_ms: u32,
-    /// The whole session.
+    /// Longest time of the whole session in milliseconds.
     session_ms: Option<u32>,
 }
 
 impl Bounds {
-    /// Those of a server with these limits that gives up after `silence`.
+    /// The bounds of a server with these limits that gives up after `silence`.
     pub(super) fn of(limits: &Limits, silence: Duration) -> Self {
         let milliseconds = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         Bounds {
@@ -44,15 +44,15 @@ impl Bounds {
 /// A client's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Command {
-    /// The session ends.
+    /// Ends the session.
     End,
-    /// A turn of so many new tokens and at most so many generated ones.
+    /// A turn with its number of new tokens, and its most generated tokens.
     Turn(Lengths),
-    /// The first so many slices of what a turn needs shall be there.
+    /// Prepares what a turn needs, up to this number of slices in all.
     Prepare(usize),
-    /// Another conversation begins.
+    /// Begins another conversation.
     Reset,
-    /// The client is there.
+    /// Shows that the client is there.
     Stay,
 }
 

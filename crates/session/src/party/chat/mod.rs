@@ -15,17 +15,17 @@
 //!   was not read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer
 //!   ends, or after those alone that fill a [`bucket`](waggle_model::bucket), where answers are padded. The parties
 //!   compare their transcripts after every turn.
-//! - **To prepare** makes one of several equal [slices] of what the longest turn needs, in a session of two
-//!   phases. A client does so while its user types. When the turn comes, its lengths are known. What it needs beyond
-//!   that is made then, in large batches, with the masks of keys and values, which fit one length alone. What a turn
-//!   leaves serves the next one.
+//! - **To prepare** makes one of several equal [slices] of what the longest turn needs, in a session of two phases. A
+//!   client does so while its user types. When the turn comes, its lengths are known. What it needs beyond the
+//!   prepared slices is made then, in large batches, with the masks of keys and values, which fit one length alone.
+//!   What a turn leaves serves the next one.
 //! - **To begin a new conversation** drops the caches of both parties.
-//! - **To stay** shows that the other party is there while nothing happens. The client does so several times within
-//!   the silence that the server allows.
+//! - **To stay** shows that the client is there while nothing happens. The client does so several times within the
+//!   silence that the server allows.
 //!
-//! A refused command leaves everything as it was. Turns are refused that do not fit the positions of a conversation,
-//! and in two phases those beyond what a session may plan: a plan goes on from the turns before, and what the longest
-//! turn of an empty conversation needs is planned once.
+//! A refused command leaves everything as it was. A turn is refused if it does not fit the positions of a
+//! conversation, and in two phases also if a session may not plan so much. A turn is planned after the turns before
+//! it. The needs of the longest turn of an empty conversation are planned once.
 //!
 //! Bounds and commands have the form of `postcard`, followed by zeros, so their lengths tell nothing.
 //!
@@ -47,37 +47,37 @@ use waggle_protocols::FixedWeight;
 
 use super::{PublicModel, Request, Terms};
 
-/// The subject of a chat, the same at both parties.
+/// What a chat is about, the same at both parties.
 pub(super) struct Setting<'a> {
     /// The public facts of the model.
     pub(super) public: &'a PublicModel,
-    /// Its weights, on the server; its shapes on the client.
+    /// The model: with its weights on the server, as shapes on the client.
     pub(super) model: &'a Model<FixedWeight>,
     /// The terms that the parties agree on.
     pub(super) terms: &'a Terms,
-    /// The longest turn, and whether an answer ends at the end of a text.
+    /// The longest turn, and whether an answer ends at an end-of-text token.
     pub(super) bound: &'a Request,
 }
 
-/// Scope of commands in the ledger, and of the time in which nothing happens.
+/// Scope in the ledger of commands and of the time in which nothing happens.
 const SCOPE: &str = "chat";
 const BOUNDS: &str = "chat/bounds";
 const COMMAND: &str = "chat/command";
 const ANSWER: &str = "chat/answer";
 
-/// Tokens of a slice of preparation. Fewer would let a user wait less, and cost more bytes.
+/// Tokens of a turn that one slice of preparation serves. With fewer a user waits less, but the bytes are more.
 const SLICE: usize = 16;
 
-/// The slices of preparation that are there.
+/// The progress of a preparation in slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slices {
-    /// So many.
+    /// Slices that are prepared.
     pub ready: usize,
-    /// Of so many.
+    /// Slices that the longest turn needs.
     pub of: usize,
 }
 
-/// The number of slices in the preparation of a turn of at most `turn`.
+/// The number of slices in the preparation of turns up to the lengths `turn`.
 pub fn slices(turn: Lengths) -> usize {
     turn.prompt.saturating_add(turn.tokens).div_ceil(SLICE).max(1)
 }
@@ -85,10 +85,10 @@ pub fn slices(turn: Lengths) -> usize {
 /// One party's results of a turn.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// Tokens that were read: those that are new, and the last one of the answer before.
+    /// Tokens that were read: the new ones, and the last token of the answer before.
     pub prompt_tokens: usize,
-    /// Tokens and logits, on the client; their number on both.
+    /// Tokens and logits on the client; the number of tokens on both parties.
     pub generation: Generation,
-    /// Its cost.
+    /// The cost of the turn.
     pub cost: TurnCost,
 }

@@ -1,4 +1,4 @@
-//! The needs of a turn, from shapes alone: a plan that goes on from the turns before it.
+//! The needs of a turn, from shapes alone, by a plan that goes on from the turns before it.
 
 use waggle_model::{Input, Known, Lengths, Model, Next, Passes, Sampler, generate_with};
 use waggle_mpcache::KvCache;
@@ -18,12 +18,12 @@ pub(super) struct Rehearsal {
     model: Model<FixedWeight>,
     /// Lengths of the turns so far.
     turns: Vec<Lengths>,
-    /// The cache after the first `played` of them; none before the first.
+    /// The cache after the first `played` turns; `None` while `played` is 0.
     cache: Option<KvCache<Plan>>,
     played: usize,
-    /// The turn that was planned last, with the cache after it: it may come like this.
+    /// The turn that was planned last, with the cache after it, in case exactly this turn is taken.
     tried: Option<(Lengths, KvCache<Plan>)>,
-    /// Has the plans of operations that were searched for.
+    /// A plan that keeps the plans of operations found so far.
     plan: Option<Plan>,
     /// Steps that were planned in the session.
     steps: usize,
@@ -37,7 +37,7 @@ impl Rehearsal {
         Ok(Rehearsal { model, turns: Vec::new(), cache: None, played: 0, tried: None, plan: None, steps: 0 })
     }
 
-    /// Another conversation begins.
+    /// Begins another conversation.
     pub(super) fn reset(&mut self) {
         self.turns.clear();
         (self.cache, self.played, self.tried) = (None, 0, None);
@@ -48,7 +48,7 @@ impl Rehearsal {
         self.turns.is_empty()
     }
 
-    /// `turn` was taken.
+    /// Notes that `turn` was taken.
     pub(super) fn took(&mut self, turn: Lengths) {
         self.turns.push(turn);
         if let Some((_, cache)) = self.tried.take().filter(|(tried, _)| *tried == turn) {
@@ -56,8 +56,8 @@ impl Rehearsal {
         }
     }
 
-    /// Steps of planning `turn`, with turns before it that ended earlier than planned, or all turns under a policy
-    /// that has no [fork](waggle_mpcache::Policy::fork).
+    /// Steps of planning `turn`, including turns before it that ended earlier than planned. Under a policy without a
+    /// [fork](waggle_mpcache::Policy::fork) all turns are planned again.
     fn steps(&self, setting: &Setting, turn: Lengths) -> usize {
         let Setting { public, terms, .. } = setting;
         let (mut steps, mut before) = (0usize, 0usize);
@@ -140,7 +140,7 @@ mod tests {
         (Lengths { prompt: 1, tokens: 6 }, 1),
     ];
 
-    /// A plan that goes on lists what one from the first turn on lists.
+    /// A plan that goes on lists the same needs as a plan from the first turn on.
     #[test]
     fn a_turn_needs_what_a_plan_of_all_turns_says() {
         let public = PublicModel::of_shape(String::new(), llama(2), Disclosed::default()).unwrap();
@@ -195,7 +195,7 @@ mod tests {
         rehearsal.needs(&setting, bound.lengths, &mut nobody).unwrap();
         let refused = rehearsal.check(&setting, Lengths { prompt: 1, tokens: 1 }).unwrap_err();
         assert!(matches!(refused, Error::SessionPlanning { spent: MAX_SESSION_STEPS, .. }), "{refused}");
-        // Another conversation of the session does not begin anew.
+        // Another conversation of the session does not begin with new steps.
         rehearsal.reset();
         rehearsal.check(&setting, bound.lengths).unwrap_err();
         let long = Lengths { prompt: 1, tokens: MAX_PLANNING_STEPS };

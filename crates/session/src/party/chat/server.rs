@@ -1,4 +1,4 @@
-//! The party with the model.
+//! The server's side of a chat.
 
 use waggle_model::{Next, Sampler};
 use waggle_net::Channel;
