@@ -13,7 +13,7 @@ const CHUNK: usize = 128;
 /// Unit of what is carried out of accumulators of wide moduli.
 const CARRY: f64 = (1u64 << 26) as f64;
 
-/// The halves of a vector of coefficients.
+/// The halves of one vector of coefficients.
 #[repr(align(64))]
 struct Scratch([[[f64; LANES]; CHUNK]; PARTS]);
 
