@@ -48,8 +48,9 @@ impl TfheNtt {
         self.roots.iter().map(Shoup::value).collect()
     }
 
-    /// The transform of the coefficients given, in the subring that the length of `out` names: its roots are the
-    /// first of all. A layer adds at most 2 p to a value, so 14 of them stay below `2^6 p` without correction.
+    /// The transform of the given coefficients in the subring whose degree is the length of `out`. Its roots are the
+    /// first ones of the table. A layer adds at most 2 p to a value, so values stay below `2^6 p` in 14 layers
+    /// without correction.
     fn transform(&self, out: &mut [u64], signed: &[i64]) {
         let (p, n) = (&self.modulus, out.len());
         out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));

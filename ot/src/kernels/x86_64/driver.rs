@@ -54,7 +54,7 @@ pub(super) fn davies_meyer<W: Wide>(w: W, pi: &Key, blocks: &mut [Block]) {
     }
 }
 
-/// The whole runs of N vectors; returns the rest.
+/// Processes whole runs of N vectors. Returns the rest.
 #[inline(always)]
 fn davies_meyer_run<'a, W: Wide, const N: usize>(w: W, pi: &Key, blocks: &'a mut [Block]) -> &'a mut [Block] {
     let whole = blocks.len() - blocks.len() % (N * W::BLOCKS);
@@ -101,7 +101,7 @@ fn feed_forward_all<W: Wide>(
     }
 }
 
-/// The whole runs of N vectors; returns the rest.
+/// Processes whole runs of N vectors. Returns the rest.
 #[inline(always)]
 fn feed_forward_run<'a, W: Wide, const N: usize>(
     w: W,
@@ -140,7 +140,7 @@ pub(super) fn double<W: Wide>(w: W, pi: &Key, mask: Block, nodes: &mut [Block]) 
     w.sum(sum)
 }
 
-/// The whole runs of N vectors; returns the rest, and adds the left children to `sum`.
+/// Processes whole runs of N vectors and adds the left children to `sum`. Returns the rest.
 #[inline(always)]
 fn double_run<'a, W: Wide, const N: usize>(
     w: W,
@@ -192,7 +192,7 @@ pub(super) fn combine<W: Wide>(w: W, coefficients: &[Block], data: &[Block], sum
     }
 }
 
-/// The sum of `coefficients[i] data[i]` and, if `ODD`, that of the coefficients at odd data.
+/// The sum of `coefficients[i] data[i]` and, if `ODD`, the sum of the coefficients whose data are odd.
 #[inline(always)]
 pub(super) fn combine_some<W: Wide, const ODD: bool>(w: W, coefficients: &[Block], data: &[Block]) -> [Block; 2] {
     let (mut total, mut odd) = ([w.zero(); 3], w.zero());

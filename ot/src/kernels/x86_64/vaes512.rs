@@ -90,7 +90,7 @@ fn load_some(blocks: &[Block]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi64(words(blocks.len()), blocks.as_ptr().cast()) }
 }
 
-/// The first blocks of `value`, as many as there is room for, at most four.
+/// Stores the first blocks of `value`, as many as `blocks` has room for, at most four.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store_some(blocks: &mut [Block], value: __m512i) {
