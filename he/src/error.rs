@@ -14,7 +14,7 @@ pub enum HeError {
     Insecure {
         /// Ring degree N.
         n: usize,
-        /// Bits of the modulus asked for.
+        /// Bits of the requested modulus.
         log_q: u32,
         /// Bits that the table allows for this degree.
         max_log_q: u32,
@@ -53,7 +53,7 @@ pub enum HeError {
         /// Value given.
         got: u32,
     },
-    /// No parameter set keeps the error within the bound asked for.
+    /// No parameter set keeps the error within the tolerated bound.
     #[error("no parameter set multiplies {width}-bit shares by {weight_bits}-bit weights within {max_lsb_error} LSB")]
     Noise {
         /// Ring width l.

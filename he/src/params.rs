@@ -15,7 +15,7 @@ impl ParamSet {
     pub fn params(self) -> &'static Params {
         static BUILT: [OnceLock<Params>; ParamSet::ALL.len()] = [const { OnceLock::new() }; ParamSet::ALL.len()];
         BUILT[self as usize].get_or_init(|| {
-            // The sets are constants; a test builds each of them.
+            // The sets are constants, and a test builds every one.
             Params::new(self.degree(), self.primes()).expect("a standard parameter set is valid")
         })
     }

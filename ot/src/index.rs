@@ -4,12 +4,13 @@
 //! **Functionality.** A bit of an index is the exclusive-or of the choices of two random OTs, one in each direction.
 //! From these OTs alone the parties get, without further ones,
 //! - additive shares of the index ([`HiddenIndices::sums`]), from one message;
-//! - shares by exclusive-or of the unit vector of some of its bits ([`UnitVectors`]), in one exchange a bit;
+//! - shares by exclusive-or of the unit vector of some of its bits ([`UnitVectors`]), in one exchange per bit;
 //! - additive shares of some words at the place that bits say, and zeros elsewhere ([`PlacedWords`]), likewise.
 //!
-//! **Source.** A unit vector is that of fewer bits times the next bit, and what is left of it: a barrel shifter. The
-//! product of a shared bit with shared words takes a correlated OT in each direction (CrypTFlow2, eprint 2020/1002,
-//! section 3.1). The choices of these OTs are the bit's shares.
+//! **Source.** A unit vector doubles with the next bit: its upper half is the vector of fewer bits times that bit,
+//! its lower half is what is left of that vector. This is a barrel shifter. The product of a shared bit with shared
+//! words takes a correlated OT in each direction (CrypTFlow2, eprint 2020/1002, section 3.1). The choices of these
+//! OTs are the bit's shares.
 //!
 //! **One OT, several messages.** A correlated OT of several values may send each of them in a message of its own, as
 //! soon as the sender knows it: value t is masked by bits t of the pads `H(q)` and `H(q ^ Delta)`, which no other

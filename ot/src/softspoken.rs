@@ -455,8 +455,8 @@ pub(crate) mod tests {
         Ok(())
     }
 
-    /// Of all values of one block of Delta, or of two, a receiver that deviates there gets through with one alone, in
-    /// the first extension and in later ones: a guess of k bits passes with probability `2^-k`.
+    /// A receiver that deviates in one block of Delta, or in two, passes for exactly one value of these blocks, in
+    /// the first extension and in later ones. So a guess of k bits passes with probability `2^-k`.
     #[test]
     fn a_receiver_that_deviates_is_caught_unless_it_guessed_the_blocks() {
         let mut rng = StdRng::seed_from_u64(8);
@@ -473,7 +473,7 @@ pub(crate) mod tests {
             let single = (0..1 << k).map(|guess| vec![(j, guess)]);
             let double = [(0, 0), (0, 1), (1, 0)].map(|(x, y)| vec![(j, block(j) ^ x), (other, block(other) ^ y)]);
             let in_first = single.chain(double).map(|guesses| (guesses, 0, 1, 0));
-            // Then after an honest extension, and in the second message of one.
+            // After that, a deviation after an honest extension, and one in the second message of an extension.
             let later = [(1, 1, 0), (0, MESSAGE_OTS + 1, 1)].into_iter().flat_map(|(before, n, at)| {
                 [0, 1].map(|off| (vec![(j, block(j) ^ off), (other, block(other))], before, n, at))
             });

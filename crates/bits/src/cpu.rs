@@ -231,7 +231,7 @@ impl Cpu {
         Cpu { features: 0 }
     }
 
-    /// Those of these features that `level` allows.
+    /// These features, without the ones that `level` does not allow.
     pub fn at_most(self, level: Level) -> Self {
         let allowed = Feature::ALL.into_iter().filter(|feature| feature.level() <= level);
         Cpu { features: self.features & allowed.fold(0, |features, feature| features | 1 << feature as u8) }

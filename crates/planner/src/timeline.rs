@@ -398,7 +398,7 @@ mod tests {
         let turn = turn.work(Role::Server, SINGLE, 30).message(Role::Server, 0);
         let back = 0.01 + waggle_net::HEADER_BYTES as f64 * 1e-6;
         close(played(&setting, &turn), [0.06 + back, 0.01, 0.03]);
-        // Both at once: the longer one counts.
+        // Both parties work at once, so the longer work counts.
         let both = Cost::free().work(Role::Server, SINGLE, 30).work(Role::Client, SINGLE, 10).exchange(0, 0);
         close(played(&setting, &both), [0.03 + back, 0.01, 0.03]);
         // A party that does not wait for a message goes on.

@@ -76,7 +76,7 @@ pub(super) struct Splitter<'a> {
     lift: Lift,
     /// The D of the module documentation.
     interval: u128,
-    /// Per limb the product of the primes before it, and its inverse modulo its own.
+    /// Per limb the product of the primes before it, and the inverse of that product modulo the limb's prime.
     radices: Vec<(u128, Shoup)>,
 }
 

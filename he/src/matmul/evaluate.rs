@@ -70,7 +70,7 @@ impl MatmulPlan {
         })
     }
 
-    /// The message and the own share of all responses.
+    /// Joins the message and the evaluator's share of all responses.
     fn join(&self, seeds: &ResponseSeeds, responses: Vec<Split>) -> Split {
         let (messages, shares): (Vec<_>, Vec<_>) =
             responses.into_iter().map(|Split { message, share }| (message, share)).unzip();
@@ -80,7 +80,7 @@ impl MatmulPlan {
         Split { message, share: self.scatter(&shares) }
     }
 
-    /// Reads the upload and adds the own share under encryption.
+    /// Reads the upload and adds the evaluator's share of X under encryption.
     fn parse(&self, params: &Params, upload: &[u8], x_own: Option<&[u64]>) -> Result<Vec<Ciphertext>, HeError> {
         let lift = params.lift(self.spec.width);
         // Each level of merges doubles, so the upload is divided here.

@@ -73,7 +73,7 @@ pub(super) fn candidates(spec: &MatmulSpec) -> impl Iterator<Item = Layout> {
                 let slots = padded(group * rows, run);
                 let layout = move |inner: usize| {
                     let columns = shape.batch * shape.n;
-                    // As many columns as fit, then evened out over the column tiles.
+                    // As many columns as fit, then evenly spread over the column tiles.
                     let cols = even(columns, (n / (slots * inner)).min(columns));
                     Layout::new(&spec, set, Tile { group, rows, inner, cols, run })
                 };
@@ -170,7 +170,7 @@ mod tests {
             let Layout { tiling, packs, .. } = &layout;
             assert_eq!((work.encrypted, work.read), (tiling.uploads() as u64 * words, work.encrypted));
             assert_eq!((work.opened, work.answered), (packs.responses() as u64 * words, work.opened));
-            // A product has two halves; a response that packs several has merged all but one of them.
+            // A product has two halves. A response that packs several products merges all of them into one.
             let products = (tiling.weight_polys() * tiling.row_tiles()) as u64 * 2 * words;
             assert_eq!(work.products + work.run_products, products, "{layout:?}");
             assert_eq!(work.run_products > 0, tiling.tile.run > 1);

@@ -1,4 +1,4 @@
-//! Products of a random operand, of which public seeds make half of both messages.
+//! Products of a random operand, where half of both messages is expanded from public seeds.
 //!
 //! # Functionality
 //! The evaluator puts in W. The key holder gets R, uniform over `Z_{2^l}`, and a share of R W; the evaluator gets the
@@ -18,9 +18,9 @@
 //!            sends the seed, every d, and r of those coefficients that hold no entry of R
 //! evaluator: c1 = a, c0 = -(lift(r) + d 2^k + 2^(k-1)), with r = 0 where it was not sent
 //! ```
-//! The phase `c0 + a s` is `lift(r) + (f - 2^(k-1)) - e` where r was not sent and has no first term elsewhere: an
-//! encryption of R in the places of the entries and of zero in all others, as [`MatmulPlan::encrypt`] makes it, with
-//! `f - 2^(k-1)` more of an error. Products of tiles with several columns need those zeros: whatever stands at
+//! The phase `c0 + a s` is `lift(r) + (f - 2^(k-1)) - e` where r was not sent, and lacks the first term elsewhere. So
+//! it encrypts R in the places of the entries and zero in all others, as [`MatmulPlan::encrypt`] does, with an
+//! additional error of `f - 2^(k-1)`. Products of tiles with several columns need those zeros: whatever stands at
 //! another coefficient would reach an output. Such tiles save no more than the k bits, and the search prefers tiles
 //! of one column.
 //!
@@ -55,7 +55,7 @@
 //! encryptions of zero, which would otherwise be known; and another stream per response.
 //!
 //! # Error
-//! The part f that is dropped is uniform, independent of weights, and adds to the fresh errors: at most 1/4 LSB of
+//! The dropped part f is uniform and independent of the weights. It adds to the fresh errors: at most 1/4 LSB of
 //! output at the tail that [`ProductPlan::lsb_error`] covers. Its standard deviation is below that of the rounding of
 //! c0 in the direct form, which does not take place here.
 

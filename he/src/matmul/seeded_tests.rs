@@ -74,7 +74,7 @@ proptest! {
     }
 }
 
-/// Layouts of every set: packed ones, those of long runs, and tiles of one column and of many.
+/// Layouts of every set: packed layouts, layouts with long runs, and tiles of one column and of many.
 #[test]
 fn layouts_of_all_sets_stay_within_the_bound() {
     let mut rng = StdRng::seed_from_u64(2);
@@ -216,8 +216,9 @@ fn refusing() -> SeededPlan {
     plan
 }
 
-/// Coefficients of one-column requests: the correction of each, which the evaluator sees, and the entry, which it
-/// must not see. Top bits of both in one table, and the parity of the entry against that of the correction.
+/// Statistics of the coefficients of one-column requests: of corrections, which the evaluator sees, and of entries,
+/// which it must not see. Returns a table that counts pairs by their top bits, one that counts pairs by their low
+/// bits, and the pairs.
 fn views(plan: &SeededPlan, requests: usize, rng: &mut StdRng) -> ([Vec<usize>; 2], Vec<(u64, u128)>) {
     let cells = plan.layout.seeded.unwrap();
     let width = plan.spec().width;

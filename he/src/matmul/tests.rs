@@ -308,7 +308,7 @@ fn check_freshness(spec: MatmulSpec, plan: &MatmulPlan, rng: &mut StdRng) {
             seen.push((part[..c1_len].to_vec(), part[c1_len..].to_vec()));
             rest = tail;
         }
-        // Shares of zero are uniform: no two alike among 2^8 values of 64 bits.
+        // Shares of zero are uniform, so no two of 2^8 values of 64 bits are equal.
         let mut sorted = own.clone();
         sorted.sort_unstable();
         sorted.dedup();
@@ -417,7 +417,7 @@ fn run_layout(layout: &Layout, rng: &mut StdRng) {
     run(&plan, &vec![u64::MAX; x0.len()], None, &vec![largest(spec); batch * k * n], rng);
 }
 
-/// Where computation is dear, the weights of many rows act on runs.
+/// Where computation is expensive, the weights of products with many rows act on runs.
 #[test]
 fn many_rows_share_transforms_on_fast_links() {
     for (m, bytes_per_second) in [(64, 1_250_000_000), (128, 1_250_000_000), (64, 1 << 40)] {

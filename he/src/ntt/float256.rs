@@ -43,8 +43,8 @@ pub(super) struct Float256Ntt {
 struct Roots {
     /// The root of group i among m, at index `m + i`.
     tree: Vec<[f64; 2]>,
-    /// For 16 coefficients, the b-th of a transform of n, at index `n / 16 + b`: those of the last two layers, a lane
-    /// for each of four groups.
+    /// The roots of the last two layers for the b-th 16 coefficients of a transform of n, at index `n / 16 + b`, with
+    /// a lane for each of four groups.
     lanes: Vec<[[[f64; QUAD]; 2]; 3]>,
 }
 

@@ -1,10 +1,10 @@
 //! Transforms in 52-bit integers for AVX-512 IFMA. Its instructions multiply the low 52 bits of every lane and add
 //! the low or the high 52 bits of the product to 64.
 //!
-//! A product by a constant takes three of them (Shoup): with `w' = floor(w 2^52 / p)`, `q = floor(v w' / 2^52)` and
-//! any `v < 2^52`, `r = v w - q p` is in `[0, 2p)`. It is computed as a sum of low halves, those of `v w` and of
-//! `q (2^52 - p)`, and so is right modulo `2^52`. Lanes are taken modulo `2^52`: their upper 12 bits are arbitrary,
-//! and sums and differences keep the lower ones right.
+//! A product by a constant takes three such instructions (Shoup): with `w' = floor(w 2^52 / p)`, `q = floor(v w' /
+//! 2^52)` and any `v < 2^52`, `r = v w - q p` is in `[0, 2p)`. It is computed as a sum of low halves, those of `v w`
+//! and of `q (2^52 - p)`, and so is right modulo `2^52`. Lanes are taken modulo `2^52`: their upper 12 bits are
+//! arbitrary, and sums and differences keep the lower ones right.
 //!
 //! **Moduli below `2^46`** need no correction within layers, as 64 p fits. Forward, with L layers, values start at
 //! `2 p L + [0, 2p)`. A layer, `(u + r, u - r)`, widens the range by 2 p on both sides, which ends at `4 p L + 2 p`,

@@ -59,9 +59,9 @@ impl Layout {
         best.ok_or(HeError::Noise { width, weight_bits: width, max_lsb_error: 1 })
     }
 
-    /// Bound on the standard deviation of the noise of a response, whatever the evaluator's operands: its plaintext
-    /// has at most `slots` coefficients up to t / 2, each times a fresh error (variance 10.5, and 1 for the rounding
-    /// of the message); then the encryption of zero.
+    /// Bound on the standard deviation of the noise of a response, for any operands of the evaluator. A plaintext has
+    /// at most `slots` coefficients of up to t / 2, and each multiplies a fresh error (variance 10.5, and 1 for the
+    /// rounding of the message). The encryption of zero adds its own noise.
     pub(crate) fn noise(&self, operands: usize) -> f64 {
         let n = self.set.degree() as f64;
         let t = self.primes.iter().copied().fold(0, u64::max) as f64;

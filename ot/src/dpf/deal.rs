@@ -16,8 +16,8 @@ use crate::ggm::half;
 use crate::hash::CALLS_PER_KEY;
 use crate::kernels::{Kernels, Permutation};
 
-/// Keys that are dealt under one public cipher key. There are fewer of them than keys that two parties make, because
-/// the levels from the root on are hashed, too.
+/// Keys that are dealt under one public cipher key. They are fewer than the keys that two parties make under one,
+/// because the levels from the root on are hashed, too.
 pub const DEALT_GROUP: usize = 32;
 
 // A tree has one unknown node on each level, and a leaf is hashed once for its words and once for each block of bits.

@@ -94,7 +94,8 @@ fn cut(block: Block, sender: Role) -> Block {
     }
 }
 
-/// A party's shares of its and the peer's choices times Delta, for the OTs `row`, whose choices are `choices`.
+/// A party's shares of the exclusive-or of both parties' choices times the common Delta, for the OTs `row`. `choices`
+/// are this party's choices.
 fn products(
     role: Role,
     (sender, chosen): (&SenderKeys, &ChosenKeys),

@@ -6,7 +6,7 @@ use crate::hash::CALLS_PER_KEY;
 /// Keys whose trees are hashed under one public cipher key.
 pub const GROUP: usize = 64;
 
-/// Levels that come from a unit vector, if the tree has so many levels.
+/// Number of levels that come from a unit vector, if the tree has at least as many levels.
 pub const TOP: u32 = 3;
 
 /// Largest number of levels of a tree.

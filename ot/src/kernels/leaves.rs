@@ -6,7 +6,7 @@ use crate::Block;
 use crate::dpf::{GROUP, tweak};
 use crate::ggm::half;
 
-/// The nodes of the next level from those of a level and their hashes: two children side by side for every node. The
+/// Writes the next level from the nodes of a level and their hashes: two children side by side for every node. The
 /// correction is added where a node's lowest bit, its control bit, is set.
 #[inline(always)]
 fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {

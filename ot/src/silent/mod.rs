@@ -129,7 +129,7 @@ impl Public {
     }
 }
 
-/// The number of a tree among all of its direction.
+/// The number of a tree among all trees of its direction.
 fn place(round: u64, tree: usize) -> u64 {
     round << 16 | tree as u64
 }
@@ -207,7 +207,7 @@ impl<'a> Reserve<'a> {
     }
 }
 
-/// A tree of a round, and the place of its outputs.
+/// A tree of a round: its number, and the blocks where its outputs go.
 struct Tree<'a> {
     number: usize,
     leaves: &'a mut [Block],

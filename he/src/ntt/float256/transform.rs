@@ -87,7 +87,7 @@ fn take<P: Pass>(prime: Prime, mut x: __m256d) -> __m256d {
     if P::CENTRED { centre(prime, x) } else { x }
 }
 
-/// Products of two values by roots of their own, written in turn.
+/// Products of two values, each by its own root. The instructions of both are interleaved.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn multiply2(prime: Prime, v: [__m256d; 2], w: Root, x: Root) -> [__m256d; 2] {

@@ -3,8 +3,8 @@
 //! A round of AES takes some 4 cycles and one or two can begin in each, so every loop keeps several vectors in
 //! flight: eight, then two, then one, of which the last may be filled in part. [`Wide`] brings the vectors.
 //!
-//! Functions here are compiled into those of [`kernels`], which enable the instructions. So all of them are always
-//! inlined, and none touches a vector but by methods of [`Wide`].
+//! Functions here are compiled into the functions of [`kernels`], which enable the instructions. So all of them are
+//! always inlined, and none touches a vector but by methods of [`Wide`].
 
 use super::super::field;
 use super::super::transpose::TILES;

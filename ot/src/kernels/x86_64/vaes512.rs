@@ -131,8 +131,8 @@ fn sigma(x: __m512i) -> __m512i {
     _mm512_ternarylogic_epi64::<0x78>(_mm512_shuffle_epi32::<0b01_00_11_10>(x), x, high)
 }
 
-// All counters of a leaf are four vectors; those of the next leaf, which does not depend on this one, are in flight
-// with them.
+// All counters of a leaf are four vectors. The counters of the next leaf, which does not depend on this one, are in
+// flight at the same time.
 driver::kernels!(
     Four, "aes,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl", counters: 4, group: 16, drawn: 5, rows: [8, 2]
 );
