@@ -366,8 +366,8 @@ impl UnitVectors {
         &self.words
     }
 
-    /// The entries `entries` of all vectors as choices of OTs: group by group, within a group entry by entry, and for
-    /// each entry the vectors of the group side by side.
+    /// The entries `entries` of all vectors as choices of OTs. The outermost index first: group, entry, vector of the
+    /// group.
     pub fn rows(&self, entries: Range<usize>) -> Bits {
         debug_assert!(self.is_done(), "all bits are in");
         let len = self.words.len() / self.stride * entries.len();

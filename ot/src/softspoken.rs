@@ -397,7 +397,7 @@ pub(crate) mod tests {
                     }
                     total += n as u64;
                 }
-                // Six standard deviations of a fair coin; and no block comes twice.
+                // Within six standard deviations of a fair coin. No block comes twice.
                 assert!(ones.abs_diff(total / 2) < 3 * total.isqrt(), "{ones} of {total}");
                 seen.sort_unstable();
                 seen.dedup();

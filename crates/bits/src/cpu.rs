@@ -77,7 +77,7 @@ impl Feature {
         }
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has the feature.
     #[cfg(target_arch = "x86_64")]
     fn detect(self) -> bool {
         match self {
@@ -96,7 +96,7 @@ impl Feature {
         }
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has the feature.
     #[cfg(not(target_arch = "x86_64"))]
     fn detect(self) -> bool {
         cfg!(target_arch = "aarch64") && self == Self::Neon

@@ -63,7 +63,7 @@ impl WeightCache {
             shelves.len() - 1
         });
         if shelves[at].parts.insert(part, form.clone()).is_some() {
-            // Another thread was faster.
+            // Another thread stored this part first.
             self.used.fetch_sub(bytes, Ordering::Relaxed);
         }
     }

@@ -152,7 +152,8 @@ impl MatmulPlan {
         let params = self.set().check(sk.set())?;
         self.check_x("encrypted operand", x)?;
         let lift = params.lift(self.spec.width);
-        // One public seed for all uniform halves, one secret seed for all errors; both fresh, streams by index.
+        // One public seed for all uniform halves and one secret seed for all errors. Both are fresh, and each index
+        // has its own stream.
         let (a_seed, error_seed) = (fresh_seed(rng), fresh_seed(rng));
         let bodies: Vec<Poly> = (0..self.layout.tiling.uploads())
             .into_par_iter()

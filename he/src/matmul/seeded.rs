@@ -126,7 +126,8 @@ impl SeededPlan {
         let params = self.set().check(sk.set())?;
         let (layout, cells) = (&self.0.layout, self.cells()?);
         let splitter = Splitter::new(params, layout.set, layout.spec.width, cells);
-        // One secret seed for the public ones, one for all errors; both fresh, streams by index.
+        // One secret seed for the public seeds and one for all errors. Both are fresh, and each index has its own
+        // stream.
         let (seeds, errors) = (fresh_seed(rng), fresh_seed(rng));
         let uploads = layout.tiling.uploads();
         let parts: Vec<Request> =

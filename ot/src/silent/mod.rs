@@ -483,7 +483,8 @@ mod tests {
 
     #[test]
     fn a_sender_with_a_wrong_sum_is_caught_at_once() {
-        // The first round, whose first trees are kept for the next, and later ones; alone in an extension or not.
+        // Deviations in the first round, whose first trees are kept for the next round, and in later rounds, alone in
+        // an extension or not.
         for (honest, rounds, round, tree, level) in [
             (0, 1, 0, 0, 0),
             (0, 1, 0, 2047, 8),
