@@ -90,11 +90,11 @@ impl ProductPlan {
     ///
     /// It is `floor(1 + E)`, where 1 pays for the two separate roundings and E, in units of `2^-l`, adds `8.5
     /// sqrt(11.5 B^2 nnz + 10.5 (1 + 2 N)) / q` (fresh errors of variance 10.5 and rounded shares, times the `nnz`
-    /// weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and `1 / 2^(b0
-    /// + 1)` (responses cut to b1 and b0 bits). L levels of packing add `V (4^L - 1) / 3` under the root, V being the
-    /// variance of a key switch: `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be uniform, as they
-    /// are in a protocol. In a [`SeededPlan`](super::SeededPlan) the dropped part of corrections adds `4^k / 12 + 1 /
-    /// 6` to the 11.5, and c0 is not rounded.
+    /// weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
+    /// `1 / 2^(b0 + 1)` (responses cut to b1 and b0 bits). L levels of packing add `V (4^L - 1) / 3` under the root,
+    /// V being the variance of a key switch: `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be
+    /// uniform, as they are in a protocol. In a [`SeededPlan`](super::SeededPlan) the dropped part of corrections
+    /// adds `4^k / 12 + 1 / 6` to the 11.5, and c0 is not rounded.
     pub fn lsb_error(&self) -> u64 {
         self.lsb_error
     }

@@ -158,8 +158,9 @@ impl SeededPlan {
         Ok(Split { message, share })
     }
 
-    /// Multiplies the operand of a request by the weights, of which `cached` may hold transforms. The share is `batch
-    /// * m * n` ring elements, row-major. Errors: those of [`MatmulPlan::evaluate`], and corrections out of range.
+    /// Multiplies the operand of a request by the weights, of which `cached` may hold transforms. The share is
+    /// `batch * m * n` ring elements, row-major. Errors: those of [`MatmulPlan::evaluate`], and corrections out of
+    /// range.
     pub fn respond<'a>(
         &self,
         keys: impl Into<EvaluationKeys<'a>>,

@@ -28,8 +28,8 @@ pub(crate) fn children(node: Block, hash: Block) -> [Block; 2] {
     [hash, hash ^ node]
 }
 
-/// Grows the whole tree from `root` into `nodes`: the leaves. `sums[l]` becomes the sum of the left nodes of level l
-/// + 1.
+/// Grows the whole tree from `root` and leaves its leaves in `nodes`. `sums[l]` becomes the sum of the left nodes of
+/// level `l + 1`.
 ///
 /// `double(mask, nodes)` replaces the parents in the first half of `nodes` by all children, cut to `mask`, and
 /// returns the sum of the left ones.
