@@ -9,14 +9,15 @@ use crate::poly::Poly;
 use crate::sampling::{SEED_BYTES, split_seed};
 use waggle_bits::{Reader, Writer};
 
-/// An RLWE ciphertext `(c0, c1)` with the phase `c0 + c1 s`; transformed unless a function says otherwise.
+/// An RLWE ciphertext `(c0, c1)` with the phase `c0 + c1 s`. Both halves are transformed unless a function says
+/// otherwise.
 pub(crate) struct Ciphertext {
     pub(crate) c0: Poly,
     pub(crate) c1: Poly,
 }
 
 impl Ciphertext {
-    /// Both halves zero.
+    /// A ciphertext with both halves zero.
     pub(crate) fn zero(params: &Params) -> Self {
         Self { c0: vec![0; params.words()], c1: vec![0; params.words()] }
     }
@@ -34,7 +35,7 @@ impl Ciphertext {
     }
 }
 
-/// Numbers of ciphertexts that a plan sends.
+/// Numbers of ciphertexts that the parties of a plan send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ciphertexts {
     /// From the key holder to the evaluator.
@@ -43,12 +44,13 @@ pub struct Ciphertexts {
     pub down: usize,
 }
 
-/// A party's results of a product: the message for the peer, and its own part.
+/// The evaluator's results of a product, or the key holder's of a seeded request: a message and its own part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
-    /// For the peer.
+    /// The message for the peer.
     pub message: Vec<u8>,
-    /// This party's share of the product; of a [`SeededPlan::request`](crate::SeededPlan::request) the operand.
+    /// This party's share of the product. For a [`SeededPlan::request`](crate::SeededPlan::request), the random
+    /// operand.
     pub share: Vec<u64>,
 }
 
@@ -63,8 +65,8 @@ pub(crate) fn write_switched(params: &Params, c: &[u64], bits: u32, out: &mut Ve
     writer.finish();
 }
 
-/// Reads what [`write_switched`] wrote, scaled back up to `Z_q`. The caller has checked the length. Errors: padding
-/// that is not zero.
+/// Reads what [`write_switched`] wrote and scales it back up to `Z_q`. The caller must check the length before.
+/// Errors: padding that is not zero.
 pub(crate) fn read_lifted(
     params: &Params,
     lift: &Lift,
@@ -85,7 +87,7 @@ pub(crate) fn read_lifted(
     Ok(poly)
 }
 
-/// Seed and bodies of an upload. Errors: another length than `expected`.
+/// Splits an upload into its seed and bodies. Errors: a length other than `expected`.
 pub(crate) fn split_upload<'a>(
     upload: &'a [u8],
     expected: usize,

@@ -3,8 +3,8 @@
 use crate::set::ParamSet;
 use thiserror::Error;
 
-/// A refusal of this crate. Those that a peer can cause ([`Self::Length`], [`Self::Residue`], [`Self::Correction`],
-/// [`Self::Padding`]) name the message and carry expected and received values.
+/// Why this crate refuses its input. Errors that a peer can cause ([`Self::Length`], [`Self::Residue`],
+/// [`Self::Correction`], [`Self::Padding`]) name the message and carry expected and received values.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HeError {
@@ -14,7 +14,7 @@ pub enum HeError {
     Insecure {
         /// Ring degree N.
         n: usize,
-        /// Bits of the modulus asked for.
+        /// Bits of the requested modulus.
         log_q: u32,
         /// Bits that the table allows for this degree.
         max_log_q: u32,
@@ -25,7 +25,7 @@ pub enum HeError {
         /// Ring degree N.
         n: usize,
     },
-    /// A modulus that is no prime `p = 1 mod 2N` of at most 50 bits, or that repeats another limb.
+    /// A modulus that is not a prime `p = 1 mod 2N` of at most 50 bits, or that repeats the prime of another limb.
     #[error("modulus {modulus:#x} does not suit ring degree {n}: need distinct primes = 1 mod 2N, at most 50 bits")]
     Modulus {
         /// Ring degree N.
@@ -44,7 +44,7 @@ pub enum HeError {
     /// A bit width outside its range.
     #[error("{what} must lie in {min}..={max}, got {got}")]
     Width {
-        /// Which width.
+        /// Name of the width.
         what: &'static str,
         /// Smallest legal value.
         min: u32,
@@ -53,14 +53,14 @@ pub enum HeError {
         /// Value given.
         got: u32,
     },
-    /// No parameter set keeps the error within the bound asked for.
+    /// No parameter set keeps the error within the tolerated bound.
     #[error("no parameter set multiplies {width}-bit shares by {weight_bits}-bit weights within {max_lsb_error} LSB")]
     Noise {
         /// Ring width l.
         width: u32,
         /// Bits of the plaintext operand.
         weight_bits: u32,
-        /// Tolerated error in units of the last place.
+        /// Tolerated error in units of the lowest bit.
         max_lsb_error: u64,
     },
 
@@ -68,7 +68,7 @@ pub enum HeError {
     /// An operand with the wrong number of entries.
     #[error("{what} has {got} entries, expected {expected}")]
     Operand {
-        /// Which operand.
+        /// Name of the operand.
         what: &'static str,
         /// Entries expected.
         expected: usize,
@@ -78,10 +78,10 @@ pub enum HeError {
     /// A plaintext operand with an entry outside `|w| < 2^weight_bits`.
     #[error("a weight exceeds the declared {weight_bits} bits")]
     WeightRange {
-        /// Declared bits.
+        /// Declared bits of a weight.
         weight_bits: u32,
     },
-    /// A key made for another parameter set than the operation uses.
+    /// A key was made for a parameter set that the operation does not use.
     #[error("the operation uses parameter set {needed:?}, the key has {got:?}")]
     KeySet {
         /// Set of the plan.
@@ -89,7 +89,7 @@ pub enum HeError {
         /// Set of the key.
         got: ParamSet,
     },
-    /// A plan that packs its responses, evaluated without Galois keys.
+    /// A plan that packs its responses was evaluated without Galois keys.
     #[error("the plan packs its responses, which takes Galois keys of {set:?}")]
     NoGaloisKeys {
         /// Set of the plan.
@@ -112,7 +112,7 @@ pub enum HeError {
     Residue {
         /// The message refused.
         message: &'static str,
-        /// The modulus of that limb.
+        /// The modulus of the residue's limb.
         modulus: u64,
         /// The residue received.
         got: u64,

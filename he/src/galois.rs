@@ -4,8 +4,8 @@
 //! For a power of two h < N let `tau` be the automorphism `X -> X^(N/h + 1)`. On `X^i` with h | i it acts as the sign
 //! `(-1)^(i/h)`, as `X^N = -1`. If all coefficients of interest of two ciphertexts E, O lie at multiples of 2h, then
 //! `E + X^h O + tau(E - X^h O)` has twice those of E where they were and twice those of O h places further: the
-//! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. Other coefficients stay
-//! where they are. (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in
+//! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. Other coefficients stay where
+//! they are. (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in
 //! BumbleBee, NDSS 2025.) The factors of two are undone beforehand, by dividing modulo q, which is odd; that leaves
 //! errors as they are.
 //!
@@ -40,12 +40,12 @@ use zeroize::Zeroizing;
 /// Digits per prime.
 const DIGITS: usize = 2;
 
-/// The key holder's keys, as the evaluator holds them. A public key alone converts into them.
+/// The key holder's public keys that an evaluator needs. A [`PublicKey`] alone converts into this type.
 #[derive(Debug, Clone, Copy)]
 pub struct EvaluationKeys<'a> {
-    /// For encryptions of zero.
+    /// The public key, for encryptions of zero.
     pub public: &'a PublicKey,
-    /// For responses that are packed.
+    /// The Galois keys, which only packed responses need.
     pub galois: Option<&'a GaloisKeys>,
 }
 
@@ -60,7 +60,7 @@ const fn digit_bits(bits: u32) -> u32 {
     bits.div_ceil(2)
 }
 
-/// Digits of a polynomial.
+/// Number of digit polynomials of a polynomial.
 fn digits(set: ParamSet) -> usize {
     DIGITS * set.primes().len()
 }
@@ -78,7 +78,7 @@ pub(crate) fn switch_variance(set: ParamSet) -> f64 {
 #[derive(Clone, PartialEq, Eq)]
 pub struct GaloisKeys {
     set: ParamSet,
-    /// For h = 1, 2, 4, ..., N / 2.
+    /// One step for each h = 1, 2, 4, ..., N / 2.
     steps: Vec<Step>,
 }
 
@@ -89,7 +89,7 @@ struct Step {
     permutation: Vec<u32>,
     /// `X^h`, transformed, as a factor.
     monomial: Poly,
-    /// Per digit `tau^-1` of both halves of the key, transformed, as a factor: so the digits need no
+    /// For each digit `tau^-1` of both halves of the key, as transformed factors, so that the digits need no
     /// automorphism.
     keys: Vec<[Poly; 2]>,
 }
@@ -157,7 +157,7 @@ impl GaloisKeys {
         out
     }
 
-    /// Keys from their seed and the halves that travel, step by step and digit by digit.
+    /// Assembles keys from their seed and from the halves that travel, step by step and digit by digit.
     fn assemble(set: ParamSet, seed: &[u8; SEED_BYTES], bodies: &[Poly]) -> Self {
         let params = set.params();
         let n = params.degree();
@@ -189,7 +189,7 @@ impl GaloisKeys {
         self.set
     }
 
-    /// Exact length of [`Self::message`].
+    /// Exact length of [`Self::message`] in bytes.
     pub fn bytes(set: ParamSet) -> usize {
         let bodies = step_sizes(set).count() * digits(set);
         SEED_BYTES + bodies * (set.degree() / 8 * set.log_q() as usize)
@@ -254,7 +254,7 @@ thread_local! {
 }
 
 impl Params {
-    /// The digits of every coefficient of `x`, digit polynomial after digit polynomial.
+    /// Splits every coefficient of `x` into digits and writes them to `out`, digit polynomial after digit polynomial.
     fn split_digits(&self, x: &[u64], out: &mut Vec<i64>) {
         let n = self.degree();
         out.resize(DIGITS * x.len(), 0);
@@ -308,7 +308,7 @@ mod tests {
         Ciphertext { c0, c1 }
     }
 
-    /// Both exact messages and the error of a merge, coefficient by coefficient, for every h.
+    /// Checks both messages exactly and the error of a merge, coefficient by coefficient, for every h.
     #[test]
     fn merges_interleave_with_errors_of_the_stated_size() {
         for set in [ParamSet::Narrow, ParamSet::Small, ParamSet::SmallExact, ParamSet::Full] {

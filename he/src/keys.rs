@@ -1,4 +1,4 @@
-//! Key pairs, and the encryptions that they make: fresh ones of the holder, and those of zero of the other party.
+//! Key pairs and what they encrypt: the holder's messages, and the other party's encryptions of zero.
 
 use crate::ciphertext::Ciphertext;
 use crate::error::HeError;
@@ -22,7 +22,8 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// `(b, a) = (e - a s, a)`: lets the other party encrypt zero. Only a 32-byte seed of `a` travels.
+/// A public key `(b, a) = (e - a s, a)`, with which the other party encrypts zero. Only a 32-byte seed of `a`
+/// travels.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PublicKey {
     set: ParamSet,
@@ -30,7 +31,7 @@ pub struct PublicKey {
     /// Both halves, transformed.
     b: Poly,
     a: Poly,
-    /// The same as factors.
+    /// Both halves as factors.
     factors: [Poly; 2],
 }
 
@@ -49,7 +50,7 @@ impl SecretKey {
         stream.ternary(&mut small);
         let key = Self { set, s: Zeroizing::new(params.transform_signed(&small, SMALL_BITS)) };
         stream.errors(&mut small);
-        // The seed of `a` is public; drawn apart from the secret seed above.
+        // The seed of `a` is public, so it is drawn apart from the secret seed above.
         let seed = *fresh_seed(rng);
         let a = params.uniform(&seed, Label::PublicKey, 0);
         let mut b = Zeroizing::new(params.transform_signed(&small, SMALL_BITS));
@@ -108,7 +109,7 @@ impl PublicKey {
         self.set
     }
 
-    /// Exact length of [`Self::to_bytes`].
+    /// Exact length of [`Self::to_bytes`] in bytes.
     pub fn bytes(set: ParamSet) -> usize {
         SEED_BYTES + set.degree() / 8 * set.log_q() as usize
     }
@@ -131,8 +132,8 @@ impl PublicKey {
         Ok(Self::new(set, seed, b, params.uniform(&seed, Label::PublicKey, 0)))
     }
 
-    /// Adds a fresh encryption of zero to a transformed ciphertext and returns it to coefficients:
-    /// `c0 + b u + e1`, `c1 + a u + e2` with u ternary. Every call draws new u, e1, e2 from `stream`.
+    /// Adds a fresh encryption of zero to a transformed ciphertext and transforms the sum back to coefficients: `c0 +
+    /// b u + e1`, `c1 + a u + e2` with u ternary. Every call draws new u, e1, e2 from `stream`.
     pub(crate) fn rerandomize(&self, ciphertext: &mut Ciphertext, stream: &mut Expander) {
         let params = self.set.params();
         let mut small = Zeroizing::new(vec![0; params.degree()]);

@@ -21,7 +21,7 @@ pub(crate) struct Shoup {
 }
 
 impl Shoup {
-    /// w.
+    /// The constant w.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn value(&self) -> u64 {
         self.w

@@ -15,7 +15,7 @@ impl ParamSet {
     pub fn params(self) -> &'static Params {
         static BUILT: [OnceLock<Params>; ParamSet::ALL.len()] = [const { OnceLock::new() }; ParamSet::ALL.len()];
         BUILT[self as usize].get_or_init(|| {
-            // The sets are constants; a test builds each of them.
+            // The sets are constants, and a test builds every one.
             Params::new(self.degree(), self.primes()).expect("a standard parameter set is valid")
         })
     }
@@ -30,11 +30,11 @@ impl ParamSet {
 #[derive(Debug)]
 pub struct Limb {
     ntt: Box<dyn NttBackend>,
-    /// That of the backend, within reach of loops over coefficients.
+    /// A copy of the backend's modulus, which loops over coefficients reach without a virtual call.
     modulus: Modulus,
     /// `(q / p)^-1 mod p`.
     cofactor_inverse: Shoup,
-    /// `floor(2^128 / p)` and the next 64 bits of that fraction.
+    /// `floor(2^128 / p)`, and the next 64 bits of `2^128 / p`.
     torus: (u128, u64),
 }
 
@@ -60,7 +60,7 @@ pub struct Params {
 }
 
 impl Params {
-    /// Builds tables for any degree and primes that [`SECURITY_TABLE`] covers; refuses everything else.
+    /// Builds tables for any degree and primes that [`SECURITY_TABLE`] covers, and refuses all others.
     pub fn new(n: usize, primes: &[u64]) -> Result<Self, HeError> {
         let (_, max_log_q) = *SECURITY_TABLE.iter().find(|row| row.0 == n).ok_or(HeError::Degree { n })?;
         let log_q = primes.iter().map(|p| 64 - p.leading_zeros()).sum();
@@ -105,7 +105,7 @@ impl Params {
         self.limbs.iter().map(|l| l.modulus().bits()).sum()
     }
 
-    /// Bytes of one polynomial on the wire, each residue at the exact size of its prime.
+    /// Bytes of one polynomial on the wire, where each residue takes the exact size of its prime.
     pub fn poly_bytes(&self) -> usize {
         // N is a multiple of 8, so every limb fills whole bytes.
         self.n / 8 * self.log_q() as usize
@@ -137,13 +137,13 @@ impl Params {
     }
 }
 
-/// Bound on the error of [`Params::torus`] with so many limbs: per limb one unit of `2^-128` for the part of the tail
-/// that is cut off, and less than one for the bits of `1 / p` beyond it.
+/// Bound on the error of [`Params::torus`] with `limbs` limbs: per limb, one unit of `2^-128` for the part of the
+/// tail that is cut off, and less than one unit for the bits of `1 / p` beyond the tail.
 pub(crate) fn torus_error(limbs: usize) -> f64 {
     2.0 * limbs as f64 * (-128f64).exp2()
 }
 
-/// `x -> round(q x / 2^bits)` as residues.
+/// The scale-up `x -> round(q x / 2^bits)`, with results as residues.
 #[derive(Debug)]
 pub(crate) struct Lift {
     bits: u32,
@@ -175,7 +175,7 @@ impl Lift {
     #[inline(always)]
     pub(crate) fn residue(&self, i: usize, p: &Modulus, d: u128) -> u64 {
         let (half, inverse) = self.limbs[i];
-        // Half the work for shares of one word.
+        // Shares of one word take half the work.
         let d = if self.bits <= u64::BITS { p.reduce(d as u64) } else { p.reduce_wide(d) };
         p.mul_shoup(p.sub(half, d), inverse)
     }

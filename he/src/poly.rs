@@ -1,8 +1,8 @@
 //! Polynomials of `Z_q[X] / (X^N + 1)`: arithmetic limb by limb, and their form on the wire.
 //!
-//! A polynomial is held as coefficients, or *transformed*, as its values at the roots of `X^N + 1` ([`Params::fwd`]),
-//! or as a *factor*, a transformed polynomial in the form that the backend multiplies fastest ([`Params::factor`]).
-//! Each method says which it takes.
+//! A polynomial has one of three forms: coefficients; *transformed*, which are its values at the roots of `X^N + 1`
+//! ([`Params::fwd`]); or a *factor*, a transformed polynomial in the form that the backend multiplies fastest
+//! ([`Params::factor`]). Each method says which form it takes.
 
 use crate::error::HeError;
 use crate::params::{Limb, Params};
@@ -13,11 +13,11 @@ use zeroize::Zeroizing;
 /// A polynomial of `Z_q[X] / (X^N + 1)`: N residues per limb, limb after limb.
 pub(crate) type Poly = Vec<u64>;
 
-/// Bits of secrets and errors: both are at most 21 in absolute value.
+/// Bits of secrets and errors, both of which are at most 21 in absolute value.
 pub(crate) const SMALL_BITS: u32 = 5;
 
 impl Limb {
-    /// Hands coefficients of at most `bits` bits and a sign, reduced if need be, to `see`.
+    /// Passes coefficients of at most `bits` bits and a sign to `see`, reduced first if need be.
     pub(crate) fn reduced(&self, signed: &[i64], bits: u32, see: impl FnOnce(&[i64])) {
         let p = self.modulus();
         if bits < p.bits() {
@@ -36,12 +36,12 @@ impl Params {
         self.degree() * self.limbs().len()
     }
 
-    /// Hands every limb of x to `see`.
+    /// Passes every limb of x to `see`.
     fn each(&self, x: &mut [u64], mut see: impl FnMut(&Limb, &mut [u64])) {
         self.limbs().iter().zip(x.chunks_exact_mut(self.degree())).for_each(|(l, x)| see(l, x));
     }
 
-    /// Hands every limb of x with that of y to `see`.
+    /// Passes every limb of x, with the same limb of y, to `see`.
     fn each_with(&self, x: &mut [u64], y: &[u64], mut see: impl FnMut(&Limb, &mut [u64], &[u64])) {
         let n = self.degree();
         let limbs = self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n));
@@ -58,7 +58,7 @@ impl Params {
         self.each(poly, |l, x| l.ntt().inv(x));
     }
 
-    /// `poly += signed`, coefficients below every prime in absolute value.
+    /// `poly += signed`, where the coefficients of `signed` are below every prime in absolute value.
     pub(crate) fn add_small(&self, poly: &mut [u64], signed: &[i64]) {
         self.each(poly, |l, x| l.ntt().add_signed(x, signed));
     }
@@ -107,8 +107,8 @@ impl Params {
         poly
     }
 
-    /// [`Self::transform_signed`] into `out`, as a factor. Coefficients that are not given are zero; the
-    /// number of the others is a multiple of 64.
+    /// As [`Self::transform_signed`], but writes a factor to `out`. Coefficients that are not given are zero. The
+    /// number of given ones must be a multiple of 64.
     pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
         self.each(out, |l, x| l.reduced(signed, bits, |signed| l.ntt().fwd_factor(x, signed)));
     }
@@ -118,7 +118,7 @@ impl Params {
         self.each(poly, |l, x| l.ntt().factor(x));
     }
 
-    /// `sum += a_0 b_0 + a_1 b_1 + ...`, all transformed, the operands as factors.
+    /// `sum += a_0 b_0 + a_1 b_1 + ...`, where `sum` is transformed and the operands are factors.
     pub(crate) fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         let n = self.degree();
         for (i, (l, sum)) in self.limbs().iter().zip(sum.chunks_exact_mut(n)).enumerate() {
@@ -128,7 +128,7 @@ impl Params {
         }
     }
 
-    /// The public uniform polynomial of a seed, taken as already transformed.
+    /// The public uniform polynomial of a seed. It counts as transformed.
     pub(crate) fn uniform(&self, seed: &[u8; SEED_BYTES], label: Label, index: u64) -> Poly {
         let mut stream = Expander::new(seed, label, index);
         let mut poly = vec![0; self.words()];
@@ -136,7 +136,7 @@ impl Params {
         poly
     }
 
-    /// `(x, y) = (x + m y, x - m y)`, all transformed, m as a factor.
+    /// `(x, y) = (x + m y, x - m y)`, where x and y are transformed and m is a factor.
     pub(crate) fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
         let n = self.degree();
         let limbs = x.chunks_exact_mut(n).zip(y.chunks_exact_mut(n)).zip(m.chunks_exact(n));
@@ -153,8 +153,8 @@ impl Params {
         });
     }
 
-    /// Appends the coefficients at multiples of `stride` at the exact sizes of the primes: [`Self::poly_bytes`] bytes
-    /// divided by `stride`.
+    /// Appends the coefficients at multiples of `stride`, each residue at the exact size of its prime:
+    /// [`Self::poly_bytes`] divided by `stride` bytes.
     pub(crate) fn pack(&self, poly: &[u64], stride: usize, out: &mut Vec<u8>) {
         for (l, x) in self.limbs().iter().zip(poly.chunks_exact(self.degree())) {
             let mut writer = Writer::new(&mut *out);
@@ -163,7 +163,7 @@ impl Params {
         }
     }
 
-    /// Reads what [`Self::pack`] wrote; the other coefficients are zero. Errors: another length, or a residue that is
+    /// Reads what [`Self::pack`] wrote. All other coefficients are zero. Errors: a wrong length, or a residue that is
     /// not below its prime.
     pub(crate) fn unpack(&self, bytes: &[u8], stride: usize, message: &'static str) -> Result<Poly, HeError> {
         HeError::check_length(message, self.poly_bytes() / stride, bytes.len())?;

@@ -1,5 +1,5 @@
-//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in
-//! time and addresses (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
+//! The computations of this crate on secrets, one by one, for the command that looks for traces of the secrets in
+//! times and addresses (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use crate::params::round_torus;
 use crate::sampling::{Expander, Label};
 use crate::{ParamSet, PublicKey, SecretKey};
 
-/// Every computation; transforms with every backend of this processor.
+/// Every computation. Transforms come once for every backend that runs on this processor.
 pub fn probes() -> Vec<Probe> {
     let mut probes = Probes(Vec::new());
     for (set, prime) in [(ParamSet::Small, 0), (ParamSet::Widest, 3)] {
@@ -48,7 +48,7 @@ fn transforms(n: usize, p: u64, probes: &mut Probes) {
         let (name, ntt) = (ntt.name(), shared(ntt));
         probes.add(&format!("forward transform, N = {n} ({name})"), 8 * n, move |secret| {
             let mut x = residues(secret, ntt.modulus());
-            // Outputs are reduced, hence inputs of the next call.
+            // Outputs are reduced, so they can be the inputs of the next call.
             move || ntt.fwd(black_box(&mut x))
         });
         probes.add(&format!("inverse transform, N = {n} ({name})"), 8 * n, move |secret| {
@@ -114,7 +114,7 @@ fn rounding(probes: &mut Probes) {
     });
 }
 
-/// A generator that gives a secret first and known numbers after it.
+/// A random generator that yields a secret first and known numbers after it.
 struct Given<'a> {
     secret: &'a [u8],
     rest: StdRng,
@@ -144,12 +144,12 @@ impl TryRng for Given<'_> {
 
 impl TryCryptoRng for Given<'_> {}
 
-/// The generator of all inputs but the secret.
+/// The random generator of all inputs except the secret.
 fn known() -> StdRng {
     StdRng::seed_from_u64(2)
 }
 
-/// The key pair whose secret half comes of the seed `secret`.
+/// The key pair whose secret key is drawn from the seed `secret`.
 fn keys(set: ParamSet, secret: &[u8]) -> (SecretKey, PublicKey) {
     SecretKey::generate(set, &mut Given { secret, rest: known() })
 }
@@ -201,7 +201,7 @@ fn elementwise(probes: &mut Probes) {
     });
 }
 
-/// Elements of the ring of 44 bits.
+/// Elements of the ring modulo `2^44`.
 fn ring_elements(secret: &[u8]) -> Vec<u64> {
     words(secret).iter().map(|word| word & (u64::MAX >> 20)).collect()
 }

@@ -13,7 +13,7 @@ pub const SEED_BYTES: usize = 32;
 /// A seed; wiped when dropped.
 pub(crate) type Seed = Zeroizing<[u8; SEED_BYTES]>;
 
-/// Half-width of the centred binomial error; its standard deviation is `sqrt(21 / 2) = 3.24`.
+/// Half-width of the centred binomial error, whose standard deviation is `sqrt(21 / 2) = 3.24`.
 pub(crate) const ERROR_ETA: u32 = 21;
 
 /// Variance of the centred binomial error.
@@ -38,7 +38,7 @@ pub(crate) enum Label {
     Request,
     /// Errors of the ciphertexts of a seeded request.
     RequestErrors,
-    /// Output coefficients of a seeded response, made of a public seed.
+    /// Output coefficients of a seeded response, expanded from a public seed.
     ResponseBody,
     /// The uniform halves of Galois keys.
     GaloisKey,
@@ -71,7 +71,7 @@ pub(crate) fn fresh_seed(rng: &mut (impl rand::CryptoRng + ?Sized)) -> Seed {
     seed
 }
 
-/// The leading seed of a message, and the rest. Errors: [`HeError::Length`] if there is no whole seed.
+/// Splits a message into its leading seed and the rest. Errors: [`HeError::Length`] if there is no whole seed.
 pub(crate) fn split_seed<'a>(
     bytes: &'a [u8],
     message: &'static str,
@@ -114,14 +114,14 @@ impl Expander {
         u64::from_le_bytes(word)
     }
 
-    /// The seed of another stream.
+    /// Draws the seed of another stream.
     pub(crate) fn seed(&mut self) -> [u8; SEED_BYTES] {
         let mut seed = [0; SEED_BYTES];
         seed.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&self.word().to_le_bytes()));
         seed
     }
 
-    /// One residue, exactly uniform below p.
+    /// Draws a residue that is exactly uniform below p.
     #[inline(always)]
     pub(crate) fn residue(&mut self, p: &Modulus) -> u64 {
         let mask = waggle_bits::mask(p.bits());
@@ -133,12 +133,12 @@ impl Expander {
         }
     }
 
-    /// Residues, exactly uniform below p.
+    /// Fills `out` with residues that are exactly uniform below p.
     pub(crate) fn uniform(&mut self, p: &Modulus, out: &mut [u64]) {
         out.iter_mut().for_each(|x| *x = self.residue(p));
     }
 
-    /// Centred binomial: the difference of two sums of [`ERROR_ETA`] bits each.
+    /// Fills `out` with centred binomial errors, each the difference of two sums of [`ERROR_ETA`] bits.
     pub(crate) fn errors(&mut self, out: &mut [i64]) {
         let mask = waggle_bits::mask(ERROR_ETA);
         for x in out {
@@ -147,7 +147,8 @@ impl Expander {
         }
     }
 
-    /// Uniform in {-1, 0, 1}, with statistical distance below `2^-112` per ten coefficients.
+    /// Fills `out` with coefficients uniform in {-1, 0, 1}, up to a statistical distance below `2^-112` per ten
+    /// coefficients.
     pub(crate) fn ternary(&mut self, out: &mut [i64]) {
         for chunk in out.chunks_mut(10) {
             // The leading base-3 digits of a 128-bit fraction; ten of them use up 15.9 of its 128 bits.

@@ -3,7 +3,7 @@
 /// Largest `log2 q` at 128-bit classical security for ternary secrets (Homomorphic Encryption Standard, table 1).
 pub const SECURITY_TABLE: [(usize, u32); 4] = [(2048, 54), (4096, 109), (8192, 218), (16384, 438)];
 
-/// Primes `= 1 mod 2^15`, thus good for every degree of [`SECURITY_TABLE`].
+/// Primes `= 1 mod 2^15`, which therefore suit every degree of [`SECURITY_TABLE`].
 const PRIMES_40: [u64; 4] = [0xffffe80001, 0xffffca8001, 0xffffc40001, 0xffffb20001];
 const PRIMES_44: [u64; 4] = [0xfffffdf8001, 0xfffffd78001, 0xfffffd68001, 0xfffffcf0001];
 pub(crate) const PRIMES_46: [u64; 4] = [0x3ffffff70001, 0x3ffffff58001, 0x3ffffff28001, 0x3fffffe50001];
@@ -12,11 +12,13 @@ pub(crate) const PRIMES_50: [u64; 3] = [0x3ffffffdf0001, 0x3ffffffd48001, 0x3fff
 /// The parameter sets that plans choose from. Keys belong to one set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ParamSet {
-    /// N = 2048, one 50-bit prime: narrow rings.
+    /// N = 2048, one 50-bit prime: products in narrow rings.
     Narrow,
-    /// N = 4096, two 46-bit primes: 64-bit shares by small weights, error of a few LSB for the widest of them.
+    /// N = 4096, two 46-bit primes: products of 64-bit shares by small weights, with an error of a few LSB for the
+    /// widest weights.
     Small,
-    /// N = 4096, two 50-bit primes: as `Small` with 8 bits more room; also products of shares of up to 44 bits.
+    /// N = 4096, two 50-bit primes: as `Small`, with 8 more bits of room. Also products of two shares of up to 44
+    /// bits.
     SmallExact,
     /// N = 8192, three 46-bit primes: products of two 64-bit shares with an error of a few LSB.
     Full,
@@ -24,7 +26,7 @@ pub enum ParamSet {
     FullExact,
     /// N = 8192, four 40-bit primes: elementwise products modulo up to `2^42`, or of very long vectors.
     Wide,
-    /// N = 8192, four 44-bit primes: elementwise products of up to 64 bits under masks that hide their noise.
+    /// N = 8192, four 44-bit primes: elementwise products modulo up to `2^64` under masks that hide their noise.
     Widest,
 }
 

@@ -10,7 +10,7 @@ pub(crate) fn keys(set: ParamSet) -> &'static (SecretKey, PublicKey) {
     KEYS[set as usize].get_or_init(|| SecretKey::generate(set, &mut rand::rng()))
 }
 
-/// The Galois keys of those pairs.
+/// The Galois keys of the key pairs of [`keys`].
 pub(crate) fn galois_keys(set: ParamSet) -> &'static GaloisKeys {
     static KEYS: [OnceLock<GaloisKeys>; ParamSet::ALL.len()] = [const { OnceLock::new() }; ParamSet::ALL.len()];
     KEYS[set as usize].get_or_init(|| {

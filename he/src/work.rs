@@ -1,6 +1,6 @@
 //! The work of both parties on a product, counted by kernel from its plan alone.
 //!
-//! The counts are in coefficients of one limb, so that a machine's time for each can be measured once and holds for
+//! All counts are in coefficients of one limb. So a machine's time per coefficient can be measured once and holds for
 //! every shape.
 
 /// Work on a matrix product ([`MatmulPlan`](crate::MatmulPlan), [`SeededPlan`](crate::SeededPlan)).
@@ -12,11 +12,11 @@ pub struct MatmulWork {
     pub opened: u64,
     /// Coefficients of ciphertexts that the evaluator reads.
     pub read: u64,
-    /// Layers of the transforms of weights, times the points of each.
+    /// Layers of the transforms of weights, each counted once per point.
     pub transformed: u64,
-    /// Coefficients of weights, read and put into polynomials.
+    /// Coefficients of weights that are read and put into polynomials.
     pub encoded: u64,
-    /// Points of weights brought into place, where weights act on runs of rows.
+    /// Points of transformed weights that are brought into place, where weights act on runs of rows.
     pub placed: u64,
     /// Products of two coefficients, where each weight is a polynomial of full degree.
     pub products: u64,
@@ -24,7 +24,7 @@ pub struct MatmulWork {
     pub run_products: u64,
     /// Coefficients of responses that the evaluator makes.
     pub answered: u64,
-    /// Coefficients of merges, once for each digit of a key switch and once more.
+    /// Coefficients of merges. Each counts once per digit of the key switch and once more.
     pub merged: u64,
 }
 

@@ -1,6 +1,7 @@
 //! Hostile keys and ciphertexts make no decoder panic. CONTRIBUTING, "Fuzzing".
 //!
-//! Honest messages are kilobytes of uniform residues, so they are made from fixed seeds instead of lying in files.
+//! Honest messages are kilobytes of uniform residues, so they are made from fixed seeds instead of being kept in
+//! files.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -14,7 +15,7 @@ fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// An honest message, and what decoders are known to stumble over.
+/// A corpus of an honest message and of changes over which decoders are known to stumble.
 fn corpus(honest: Vec<u8>) -> Corpus {
     let mut short = honest.clone();
     short.pop();
@@ -32,7 +33,7 @@ fn corpus(honest: Vec<u8>) -> Corpus {
     Corpus::new(named.map(|(name, bytes)| (name.to_owned(), bytes)))
 }
 
-/// Bytes that the words of `polynomials` polynomials take, and as much again for whatever reads them.
+/// Bytes that the words of `polynomials` polynomials take, doubled for the buffers of the decoder.
 fn room(set: ParamSet, polynomials: usize) -> usize {
     2 * 8 * set.degree() * set.primes().len() * polynomials + (64 << 10)
 }
@@ -70,7 +71,7 @@ fn fuzz_galois_keys() {
     assert_eq!(honest.len(), GaloisKeys::bytes(set));
     waggle_fuzz::target!(corpus(honest), |bytes: &[u8]| {
         let (outcome, memory) = memory::peak(|| GaloisKeys::from_bytes(set, bytes));
-        // Both halves of a key for every digit and step, the permutations, the monomials.
+        // The keys have both halves for every digit and step, the permutations and the monomials.
         assert!(memory < room(set, 6 * 11 + 11), "{memory} bytes");
         if let Some(keys) = typed(outcome) {
             assert_eq!((keys.set(), bytes.len()), (set, GaloisKeys::bytes(set)));
@@ -78,7 +79,7 @@ fn fuzz_galois_keys() {
     });
 }
 
-/// A small product with responses packed or not, and the parties' inputs.
+/// A small product, with packed responses or without, and the parties' inputs.
 struct Product {
     plan: MatmulPlan,
     x: Vec<u64>,
@@ -139,7 +140,7 @@ fn fuzz_matmul_response() {
     }
 }
 
-/// The plan of a product of a random operand with the shape and keys of another.
+/// The plan of a product with a random operand, which has the shape and keys of a [`Product`].
 fn seeded(product: &Product, packing: Packing) -> SeededPlan {
     let plan = SeededPlan::with_options(*product.plan.spec(), PlanOptions { packing, ..PlanOptions::default() });
     let plan = plan.unwrap();

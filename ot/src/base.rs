@@ -41,7 +41,7 @@ impl BaseSender {
         BaseSender { a, point: RistrettoPoint::mul_base(&a).compress() }
     }
 
-    /// The sender whose scalar is these bytes, modulo the group order.
+    /// The sender whose scalar is `bytes` modulo the group order.
     #[cfg(feature = "probe")]
     pub(crate) fn from_bytes(bytes: &[u8; 64]) -> Self {
         BaseSender::with(Scalar::from_bytes_mod_order_wide(bytes))
@@ -100,7 +100,7 @@ pub(crate) fn receive(
     Ok((reply, keys))
 }
 
-/// Half of a scalar: encoding a batch of points is cheap only together with doubling them.
+/// Half of a scalar, because a batch of points is cheap to encode only if the encoding also doubles them.
 fn half(scalar: &Scalar) -> Zeroizing<Scalar> {
     Zeroizing::new(scalar.div_by_2())
 }

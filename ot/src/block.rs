@@ -4,13 +4,13 @@ use std::ops::{BitAnd, BitXor, BitXorAssign};
 
 use zeroize::DefaultIsZeroes;
 
-/// 128 bits as two little-endian words; bit `i` is bit `i % 64` of word `i / 64`.
+/// 128 bits as two words, the lower first: bit `i` is bit `i % 64` of word `i / 64`.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub struct Block(pub(crate) [u64; 2]);
 
 impl Block {
-    /// All bits zero.
+    /// The block whose bits are all zero.
     pub const ZERO: Block = Block([0; 2]);
 
     /// The block whose little-endian bytes are `bytes`.
@@ -19,7 +19,7 @@ impl Block {
         Block::from(u128::from_le_bytes(bytes))
     }
 
-    /// Little-endian bytes.
+    /// The little-endian bytes of this block.
     #[inline]
     pub fn to_bytes(self) -> [u8; 16] {
         u128::from(self).to_le_bytes()
@@ -40,8 +40,8 @@ impl Block {
     }
 }
 
-/// A word of ones if the secret `bit` is 1, zero if it is 0. The compiler does not see that there are two cases, of
-/// which it would make a branch.
+/// A word of ones if the secret `bit` is 1, zero if it is 0. The compiler does not see that there are only two cases,
+/// so it makes no branch of them.
 #[inline]
 pub(crate) fn spread(bit: u64) -> u64 {
     debug_assert!(bit <= 1);

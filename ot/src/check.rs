@@ -10,9 +10,9 @@
 //!
 //! Nothing else is sent: base OTs are bound by the trees of the set-up, codes are computed alone.
 //!
-//! **Order.** The coefficients of a combination come from a hash of the session's key and of all frames of the party
-//! that is checked, up to the message that they combine (Fiat and Shamir). So they are known only once the message is
-//! fixed, and no flow is added for them; the hash of the frames is the channel's own. The checking party verifies
+//! **Order.** The coefficients of a combination come from a hash of the session's key and of all frames that the
+//! checked party sent, up to the message that they combine (Fiat and Shamir). So they are known only once the message
+//! is fixed, and no flow is added for them; the hash of the frames is the channel's own. The checking party verifies
 //! before [`CotSource::extend`](crate::CotSource::extend) returns, hence before it sends anything that depends on the
 //! new OTs: trees of silent OT, which are masked by them, go out after the check of the reserve.
 //!
@@ -30,10 +30,10 @@
 use crate::Block;
 use crate::kernels::{Permutation, Simd};
 
-/// OTs that a check spends: one for every bit that it opens.
+/// Number of OTs that a check spends: one for every bit that it opens.
 pub(crate) const MASKS: usize = 128;
 
-/// The powers of X below `X^128`: the coefficients of the masks.
+/// The powers of X below `X^128`, which are the coefficients of the masks.
 pub(crate) static POWERS: [Block; MASKS] = {
     let mut powers = [Block::ZERO; MASKS];
     let mut i = 0;
@@ -52,12 +52,12 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// From a key that binds session and direction, and has no other use.
+    /// The checks under a key that binds session and direction and has no other use.
     pub(crate) fn new(key: [u8; 32], simd: Option<Simd>) -> Self {
         Check { key, simd }
     }
 
-    /// The coefficients after the frames with the digest `frames`.
+    /// The challenge after frames whose digest is `frames`.
     pub(crate) fn challenge(&self, frames: &[u8; 32]) -> Challenge {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(b"challenge").update(frames);
@@ -76,7 +76,7 @@ impl Check {
     }
 }
 
-/// Public coefficients: AES under the challenge, fed forward.
+/// The public coefficients of a check: AES of counters under a key from the challenge, fed forward.
 pub(crate) struct Challenge(Permutation);
 
 impl Challenge {

@@ -20,7 +20,7 @@ const STEP: &str = "ot/correlated";
 /// Blocks of pad per task of the thread pool.
 const TASK_BLOCKS: usize = 1 << 12;
 
-/// Blocks of pad hashed at once; they stay in the first-level cache.
+/// Blocks of pad hashed at once. They stay in the first-level cache.
 const RUN_BLOCKS: usize = 128;
 
 /// The shape of a batch of correlated OTs: `count` OTs, each with `slots` values of one width. The widths repeat with
@@ -33,8 +33,8 @@ pub struct CotShape {
 }
 
 impl CotShape {
-    /// `count` OTs of `slots >= 1` values; OT i has width `widths[i % widths.len()]`, each in 1..=64. Errors: a
-    /// parameter out of range, no widths, or more values than memory can address.
+    /// A shape of `count` OTs of `slots >= 1` values each. The values of OT i have width `widths[i % widths.len()]`,
+    /// in 1..=64. Errors: a parameter out of range, no widths, or more values than memory can address.
     pub fn new(count: usize, slots: usize, widths: &[u32]) -> Result<Self, OtError> {
         check_widths(widths)?;
         if slots == 0 || slots.checked_mul(64 * widths.len()).is_none() || count.checked_mul(64 * slots).is_none() {
@@ -48,7 +48,7 @@ impl CotShape {
         self.count
     }
 
-    /// Values on either side: OTs times slots, OT by OT.
+    /// Number of values of either party: OTs times slots. They are ordered OT by OT.
     pub fn values(&self) -> usize {
         self.count * self.slots
     }
@@ -58,7 +58,8 @@ impl CotShape {
         bytes_for(self.bits(self.count))
     }
 
-    /// Blocks of pad of one key of every OT: what the receiver hashes. The sender hashes twice as many.
+    /// Number of pad blocks for one key of every OT, which the receiver hashes. The sender hashes twice as many, as
+    /// it has two keys.
     pub fn pad_blocks(&self) -> usize {
         let period = self.widths.len();
         let needs = self.needs();
@@ -66,7 +67,7 @@ impl CotShape {
         self.count / period * sum(&needs) + sum(&needs[..self.count % period])
     }
 
-    /// Bits of the first `ots` OTs.
+    /// Bits of the message for the first `ots` OTs.
     fn bits(&self, ots: usize) -> u128 {
         let period = self.widths.len();
         let sum = |widths: &[u32]| widths.iter().map(|&w| u128::from(w)).sum::<u128>();
@@ -85,7 +86,7 @@ impl CotShape {
         bytes_for(self.bits(self.task()))
     }
 
-    /// The needs of every OT of a period. Divisions are dear enough to do them once.
+    /// The needs of every OT of a period. Divisions are so expensive that they are done once.
     fn needs(&self) -> Vec<Need> {
         let need = |&width: &u32| {
             let per_block = (128 / width) as usize;
@@ -119,7 +120,7 @@ impl CotShape {
     }
 }
 
-/// The cut of an OT's values from its pad.
+/// How an OT's values are cut from its pad.
 struct Need {
     width: u32,
     mask: u64,
@@ -137,9 +138,9 @@ impl Need {
 }
 
 impl SenderKeys {
-    /// Spends the keys on the products `b_i corr[i][t] mod 2^{w_i}` (`corr` OT by OT, only the `w_i` low bits
-    /// matter). Returns the message for [`ChosenKeys::decorrelate`] and this party's shares, reduced. Errors: the
-    /// number of keys or values is not the shape's.
+    /// Spends the keys on the products `b_i corr[i][t] mod 2^{w_i}`. `corr` is ordered OT by OT, and only its `w_i`
+    /// low bits matter. Returns the message for [`ChosenKeys::decorrelate`] and this party's shares, reduced. Errors:
+    /// the number of keys or values is not the shape's.
     pub fn correlate(self, shape: &CotShape, corr: &[u64]) -> Result<(Vec<u8>, Vec<u64>), OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
         OtError::expect(STEP, "values", shape.values(), corr.len())?;
@@ -202,8 +203,8 @@ impl SenderKeys {
 }
 
 impl ChosenKeys {
-    /// Spends the keys on the sender's `message`. Returns shares that add up with the sender's to `b_i corr[i][t]
-    /// mod 2^{w_i}`, reduced, OT by OT. Errors: the number of keys or bytes is not the shape's.
+    /// Spends the keys on the sender's `message`. Returns reduced shares, OT by OT, which add up with the sender's to
+    /// `b_i corr[i][t] mod 2^{w_i}`. Errors: the number of keys or bytes is not the shape's.
     pub fn decorrelate(self, shape: &CotShape, message: &[u8]) -> Result<Vec<u64>, OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
         OtError::expect(STEP, "bytes", shape.message_bytes(), message.len())?;
@@ -248,7 +249,7 @@ impl ChosenKeys {
                 for &pad in pads {
                     let mut p = u128::from(pad);
                     for share in shares.by_ref().take(need.per_block) {
-                        // p for choice 0, m - p for choice 1.
+                        // The share is p for choice 0 and m - p for choice 1.
                         let pad = p as u64;
                         let m = reader.take(w);
                         *share = pad.wrapping_add(chosen & m.wrapping_sub(pad).wrapping_sub(pad)) & mask;

@@ -1,5 +1,5 @@
-//! An ideal dealer: both parties expand one seed, nothing is sent and **nothing is hidden**. For repeatable tests of
-//! the layers above only.
+//! An ideal dealer, only for repeatable tests of the layers above: both parties expand the same seed, nothing is sent
+//! and **nothing is hidden**.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -8,8 +8,8 @@ use waggle_net::{Channel, Role};
 use crate::setup::{Direction, random_delta};
 use crate::{Block, CotKind, CotSource, Kernels, OtError, OtReceiver, OtSender, PoolPlan};
 
-/// The pools of the party `role`; the peer calls this with the other role and the same seed. For repeatable tests
-/// only: who knows the seed knows every choice and every message.
+/// The pools of the party `role`. The peer calls this with the other role and the same seed. Only for repeatable
+/// tests: whoever knows the seed knows every choice and every message.
 pub fn setup(role: Role, seed: u64) -> (OtSender, OtReceiver) {
     let kind = CotKind::Dealer;
     let plan = PoolPlan { kind, min_batch: kind.default_batch() };
@@ -28,7 +28,7 @@ pub fn setup(role: Role, seed: u64) -> (OtSender, OtReceiver) {
 
 struct Dealer {
     rng: StdRng,
-    /// The sender's correlation; the receiver has none.
+    /// The sender's correlation Delta. The receiver has none.
     delta: Option<Block>,
 }
 

@@ -11,9 +11,9 @@ pub enum OtError {
     /// The channel failed, or the peer's message has the wrong length, tag or content.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The check of `step` failed: its sender deviates from the protocol, or somebody changed the message or an
-    /// earlier one on its way. Nothing that depends on what was checked has been sent, and the pools give nothing
-    /// more.
+    /// The check of `step` failed: the sender of that message deviates from the protocol, or this message or an
+    /// earlier one was changed on its way. Nothing that depends on the checked message has been sent, and the pools
+    /// give nothing more.
     #[error("the check of `{step}` failed: the {} deviates from the protocol, or a message was changed", name(party))]
     Deviates {
         /// The step of the message that was checked.
@@ -24,7 +24,7 @@ pub enum OtError {
     /// Bytes or values handed to `step` do not fit the shape of the transfer.
     #[error("`{step}` got {got} {unit}, expected {expected}")]
     Length {
-        /// Step under way.
+        /// The step under way.
         step: &'static str,
         /// Name of the things counted.
         unit: &'static str,
@@ -46,11 +46,11 @@ pub enum OtError {
     /// A parameter lies outside its range.
     #[error("{what} is {got}, allowed are {allowed}")]
     Parameter {
-        /// Which parameter.
+        /// Name of the parameter.
         what: &'static str,
-        /// Its range.
+        /// Range of the parameter.
         allowed: &'static str,
-        /// Its value.
+        /// Value of the parameter.
         got: usize,
     },
 }

@@ -7,9 +7,9 @@
 //! below shows that TMMO is not needed here.
 //!
 //! # What it hides, and what it costs
-//! One party knows blocks x, the other hashes `x ^ Delta`. Of Delta 127 bits are unknown: its lowest bit is 1. Trees
-//! ([`crate::ggm::half`]) use the hash without a tweak, under keys of their own, and add
-//! `b Delta` to it for known bits b.
+//! One party knows blocks x, the other hashes `x ^ Delta`. 127 bits of Delta are unknown; its lowest bit is 1. Trees
+//! ([`crate::ggm::half`]) use the hash without a tweak, under keys of their own, and add `b Delta` to it for known
+//! bits b.
 //!
 //! **Claim.** Let `pi_1 .. pi_K` be ideal permutations. An adversary that evaluates them p times, forward or
 //! backward, and asks q times per key for `pi_k(s) ^ s ^ b Delta` with `s = c ^ sigma(Delta)`, `c = sigma(x) ^ i`,
@@ -66,15 +66,15 @@ impl CrHash {
         CrHash { key: *hasher.finalize().as_bytes(), simd }
     }
 
-    /// A hasher for one thread and OTs of up to `blocks` blocks of pad each, the same number at both parties: it
-    /// decides where keys change.
+    /// A hasher for one thread and OTs of up to `blocks` blocks of pad each. Both parties must use the same number,
+    /// because it decides where keys change.
     pub(crate) fn expander(&self, blocks: usize) -> Expander<'_> {
         // A power of two, at most CALLS_PER_KEY / blocks, or 1.
         let run = (CALLS_PER_KEY / blocks.max(1).next_power_of_two()).max(1);
         Expander { hash: self, blocks, run: run as u64, last: None }
     }
 
-    /// A public cipher key for trees ([`crate::dpf`]), one for every `index`.
+    /// A public cipher key for trees ([`crate::dpf`]), a different one for every `index`.
     pub(crate) fn tree_key(&self, index: u64) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(b"tree").update(&index.to_le_bytes());
@@ -110,15 +110,15 @@ struct Place {
 pub(crate) struct Expander<'a> {
     hash: &'a CrHash,
     blocks: usize,
-    /// OTs under a key.
+    /// Number of OTs under one key.
     run: u64,
     last: Option<(Place, Permutation)>,
 }
 
 impl Expander<'_> {
-    /// Hashes the blocks of consecutive OTs `first, first + 1, ..`, each `per` times:
-    /// `out[i * per + c] = H(blocks[i] ^ offset, (first + i, start(i) + c))`. The counters may be secret, so a key
-    /// must serve all of an OT's: there are at most [`CALLS_PER_KEY`].
+    /// Hashes the blocks of consecutive OTs `first, first + 1, ..`, each `per` times: `out[i * per + c] = H(blocks[i]
+    /// ^ offset, (first + i, start(i) + c))`. The counters may be secret, so one key must serve all counters of an
+    /// OT: at most [`CALLS_PER_KEY`].
     ///
     /// `out` must hold `per` blocks for each of `blocks`.
     pub(crate) fn expand_from(
@@ -161,7 +161,7 @@ impl Expander<'_> {
         &self.last.get_or_insert_with(|| (at, self.hash.permutation(at))).1
     }
 
-    /// [`expand_from`](Self::expand_from) with all counters starting at 0; pads may be of any length.
+    /// As [`expand_from`](Self::expand_from), with all counters starting at 0. Pads may have any length.
     pub(crate) fn expand(&mut self, first: u64, blocks: &[Block], offset: Block, per: usize, out: &mut [Block]) {
         debug_assert!(per <= self.blocks);
         if per == 1 {

@@ -4,12 +4,13 @@
 //! **Functionality.** A bit of an index is the exclusive-or of the choices of two random OTs, one in each direction.
 //! From these OTs alone the parties get, without further ones,
 //! - additive shares of the index ([`HiddenIndices::sums`]), from one message;
-//! - shares by exclusive-or of the unit vector of some of its bits ([`UnitVectors`]), in one exchange a bit;
+//! - shares by exclusive-or of the unit vector of some of its bits ([`UnitVectors`]), in one exchange per bit;
 //! - additive shares of some words at the place that bits say, and zeros elsewhere ([`PlacedWords`]), likewise.
 //!
-//! **Source.** A unit vector is that of fewer bits times the next bit, and what is left of it: a barrel shifter. The
-//! product of a shared bit with shared words takes a correlated OT in each direction (CrypTFlow2, eprint 2020/1002,
-//! section 3.1). The choices of these OTs are the bit's shares.
+//! **Source.** A unit vector doubles with the next bit: its upper half is the vector of fewer bits times that bit,
+//! its lower half is what is left of that vector. This is a barrel shifter. The product of a shared bit with shared
+//! words takes a correlated OT in each direction (CrypTFlow2, eprint 2020/1002, section 3.1). The choices of these
+//! OTs are the bit's shares.
 //!
 //! **One OT, several messages.** A correlated OT of several values may send each of them in a message of its own, as
 //! soon as the sender knows it: value t is masked by bits t of the pads `H(q)` and `H(q ^ Delta)`, which no other
@@ -42,7 +43,7 @@ const STEP: &str = "ot/index";
 /// Bits of a step that the first block of a pad masks.
 const NARROW: usize = 64;
 
-/// Most bits of a unit vector: log2.
+/// Largest number of index bits of a unit vector, which then has 2^8 entries.
 pub const MOST_UNIT_BITS: usize = 8;
 
 /// A batch of hidden indices of one party.
@@ -52,21 +53,22 @@ pub struct HiddenIndices {
     role: Role,
     #[zeroize(skip)]
     count: usize,
-    /// log2 of what the bit of each place counts.
+    /// log2 of the weight of the bit at each place.
     #[zeroize(skip)]
     weights: Vec<u32>,
     pub(crate) sender: SenderKeys,
     pub(crate) chosen: ChosenKeys,
-    /// Of every OT: what hides a step's message, and what is left as this party's share.
+    /// For every OT, the pad that hides a step's message in `hide`, and what remains as this party's share in
+    /// `share`.
     hide: Vec<u64>,
     share: Vec<u64>,
-    /// The client's pad of every OT of the index's products, until the server's message is there.
+    /// The client's pad of every OT for the products of the additive shares, until the server's message arrives.
     low: Vec<u64>,
-    /// The server's message.
+    /// The server's message for the additive shares.
     #[zeroize(skip)]
     message: Vec<u8>,
     sums: Vec<u64>,
-    /// Places that a vector has taken.
+    /// Bit mask of the places that a vector has taken.
     #[zeroize(skip)]
     taken: u64,
 }
@@ -74,9 +76,9 @@ pub struct HiddenIndices {
 /// A group of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Group {
-    /// Its first index.
+    /// First index of the group.
     pub(crate) first: usize,
-    /// Number of its indices.
+    /// Number of indices of the group.
     pub(crate) len: usize,
 }
 
@@ -89,14 +91,15 @@ impl Group {
         })
     }
 
-    /// The OTs of the place `place` of `places`.
+    /// The OTs of this group for the place `place` of `places`.
     pub(crate) fn row(self, places: usize, place: usize) -> Range<usize> {
         let start = self.first * places + place * self.len;
         start..start + self.len
     }
 }
 
-/// Bits of the products of the bit of each place: one counts twice as much as its bit, modulo the index.
+/// Width of the product for the bit of each place. The product has twice the weight of its bit, and only bits below
+/// the index's modulus count.
 fn product_widths(weights: &[u32]) -> impl Iterator<Item = u32> {
     weights.iter().map(|weight| weights.len() as u32 - 1 - weight)
 }
@@ -117,9 +120,10 @@ pub fn placed_bytes(count: usize, step: usize, words: usize, width: u32) -> usiz
 }
 
 impl HiddenIndices {
-    /// Indices from random OTs in both directions, as many for each index as there are `weights`: log2 of what the
-    /// bit of each place counts, all different and below their number. The OTs lie as the module says. Errors: not
-    /// as many OTs in both directions, not whole indices, or weights that are none.
+    /// Makes indices from random OTs in both directions. `weights` holds log2 of the weight of the bit at each place:
+    /// the numbers from 0 on in any order. Each index takes one OT in each direction for each place, laid out as the
+    /// module says. Errors: different numbers of OTs in the two directions, a number that gives no whole indices, or
+    /// invalid weights.
     pub fn new(role: Role, weights: &[u32], ots: (SenderKeys, ChosenKeys)) -> Result<Self, OtError> {
         let ((sender, chosen), places) = (ots, weights.len());
         let all = weights.iter().fold(0u64, |all, weight| all | 1u64.checked_shl(*weight).unwrap_or(0));
@@ -191,7 +195,7 @@ impl HiddenIndices {
         self.count == 0
     }
 
-    /// Bits of an index.
+    /// Number of bits of an index.
     pub fn places(&self) -> usize {
         self.weights.len()
     }
@@ -218,12 +222,12 @@ impl HiddenIndices {
         choices(&self.chosen, group, self.places(), place)
     }
 
-    /// The server's message for the additive shares; empty at the client.
+    /// Takes the server's message for the additive shares. It is empty at the client.
     pub fn offer_sums(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.message)
     }
 
-    /// The server's message at the client. Errors: its length or padding.
+    /// Reads the server's message at the client. Errors: a wrong length or padding.
     pub fn accept_sums(&mut self, message: &[u8]) -> Result<(), OtError> {
         let places = self.places();
         OtError::expect(STEP, "bytes", self.sum_bytes(), message.len())?;
@@ -248,13 +252,14 @@ impl HiddenIndices {
         Ok(())
     }
 
-    /// Additive shares of the indices modulo 2^places, at the client once it has the server's message.
+    /// This party's additive shares of the indices modulo 2^places. The client must have accepted the server's
+    /// message.
     pub fn sums(&self) -> impl Iterator<Item = u64> {
         self.sums.iter().map(|sum| sum & mask(self.weights.len() as u32))
     }
 
-    /// The unit vectors of the bits `places` of every index, the first of which is the highest. Panics if a vector
-    /// has taken one of them before, or if they are more than [`MOST_UNIT_BITS`].
+    /// Starts the unit vectors of the bits at `places` of every index, where the first place is the highest bit.
+    /// Panics if one of the places was taken before, or if there are more than [`MOST_UNIT_BITS`].
     pub fn unit(&mut self, places: Range<usize>) -> UnitVectors {
         assert!(places.len() <= MOST_UNIT_BITS, "unit vectors of {places:?}");
         let stride = (1usize << places.len()).div_ceil(NARROW);
@@ -264,8 +269,9 @@ impl HiddenIndices {
         UnitVectors { places, step: 0, stride, words, wide: Vec::new() }
     }
 
-    /// `words` of every index, one index after the other, additive shares modulo 2^`width`, to be placed by the bits
-    /// `places`. Panics as [`Self::unit`], and if there are not as many words for each.
+    /// Starts to place `words` by the bits at `places`. `words` are additive shares modulo 2^`width`, the same number
+    /// for every index, one index after the other. Panics if one of the places was taken before, or if indices have
+    /// different numbers of words.
     pub fn place(&mut self, places: Range<usize>, words: Vec<u64>, width: u32) -> PlacedWords {
         assert!(self.count == 0 || words.len().is_multiple_of(self.count), "as many words for every index");
         self.take(places.clone());
@@ -280,8 +286,8 @@ impl HiddenIndices {
         }
     }
 
-    /// Pads of the row `row` of OTs under the counters from 1 on, `per` blocks for each: of both of this party's keys
-    /// and of the one that it chose.
+    /// The pads of the row `row` of OTs under the counters from 1 on, `per` blocks for each OT: under both keys that
+    /// this party sends, and under the key that it chose.
     fn further_pads(&self, row: Range<usize>, per: usize) -> [Vec<Block>; 3] {
         let mut pads: [Vec<Block>; 3] = std::array::from_fn(|_| vec![Block::ZERO; row.len() * per]);
         let [p0, p1, p] = &mut pads;
@@ -296,7 +302,7 @@ impl HiddenIndices {
     }
 }
 
-/// Adds the worth of the exclusive-or of two bits: their sum less twice their product.
+/// Adds a bit shared by exclusive-or to a sum: the sum of the two bits less twice their product.
 #[inline]
 fn add_bit(sum: &mut u64, bit: u64, product: u64, weight: u32) {
     *sum = sum.wrapping_add(bit.wrapping_sub(product << 1) << weight);
@@ -306,8 +312,8 @@ fn choices(chosen: &ChosenKeys, group: Group, places: usize, place: usize) -> u6
     chosen.choices.word(group.row(places, place).start, group.len)
 }
 
-/// The first blocks of the pads of a group: of both keys that this party sends, and of the one that it chose. Their
-/// high words go where steps of unit vectors find them.
+/// The first blocks of the pads of a group: under both keys that this party sends, and under the key that it chose.
+/// Their high words go to `hide` and `share`, where steps of unit vectors find them.
 fn pads(
     sender: &SenderKeys,
     chosen: &ChosenKeys,
@@ -334,32 +340,34 @@ fn pads(
     pads
 }
 
-/// A party's shares of unit vectors while they double, bit by bit, the lowest first. A step is an exchange.
+/// A party's shares of unit vectors under construction. Each step is an exchange that adds one index bit, the lowest
+/// first, and doubles the vectors.
 #[derive(ZeroizeOnDrop)]
 pub struct UnitVectors {
     #[zeroize(skip)]
     places: Range<usize>,
     step: usize,
-    /// Words of a vector.
+    /// Number of words of a vector.
     stride: usize,
     words: Vec<u64>,
-    /// In a wide step this party's share of the product, two words for each vector.
+    /// This party's share of the product in a wide step, two words for each vector.
     wide: Vec<u64>,
 }
 
 impl UnitVectors {
-    /// Whether all bits are in.
+    /// Whether all steps are done.
     pub fn is_done(&self) -> bool {
         self.step == self.places.len()
     }
 
-    /// The vectors: entry i of a vector is its bit i, in as many words of 64 bits as it takes.
+    /// The finished vectors. A vector takes whole words of 64 bits, and its entry i is bit i.
     pub fn words(&self) -> &[u64] {
         debug_assert!(self.is_done(), "all bits are in");
         &self.words
     }
 
-    /// The entries `entries` of all vectors as choices of OTs in groups: those of a group entry by entry.
+    /// The entries `entries` of all vectors as choices of OTs. The outermost index first: group, entry, vector of the
+    /// group.
     pub fn rows(&self, entries: Range<usize>) -> Bits {
         debug_assert!(self.is_done(), "all bits are in");
         let len = self.words.len() / self.stride * entries.len();
@@ -417,7 +425,7 @@ impl UnitVectors {
         });
     }
 
-    /// Doubles the vectors by the peer's message. Errors: its length or padding.
+    /// Doubles the vectors by the peer's message `theirs`. Errors: a wrong length or padding.
     pub fn accept(&mut self, indices: &HiddenIndices, theirs: &[u8]) -> Result<(), OtError> {
         let (place, places, size, stride) = (self.place(), indices.places(), 1usize << self.step, self.stride);
         OtError::expect(STEP, "bytes", self.bytes(indices), theirs.len())?;
@@ -458,27 +466,29 @@ impl UnitVectors {
     }
 }
 
-/// A party's shares of words while they are placed, bit by bit, the lowest first. A step is an exchange.
+/// A party's shares of words that are being placed. Each step is an exchange that adds one index bit, the lowest
+/// first, and doubles the places.
 #[derive(ZeroizeOnDrop)]
 pub struct PlacedWords {
     #[zeroize(skip)]
     places: Range<usize>,
     step: usize,
-    /// Words of an index before the first step.
+    /// Number of words of an index before the first step.
     per: usize,
     width: u32,
     words: Vec<u64>,
-    /// In a step, this party's share of the product but for the peer's message: each word's, and its pad.
+    /// For each word in a step, this party's share of the product without the part from the peer's message, and the
+    /// pad for that message.
     kept: Vec<[u64; 2]>,
 }
 
 impl PlacedWords {
-    /// Whether all bits are in.
+    /// Whether all steps are done.
     pub fn is_done(&self) -> bool {
         self.step == self.places.len()
     }
 
-    /// The words, place by place for every index.
+    /// The placed words, index by index and within an index place by place.
     pub fn into_words(mut self) -> Vec<u64> {
         debug_assert!(self.is_done(), "all bits are in");
         std::mem::take(&mut self.words)
@@ -493,7 +503,7 @@ impl PlacedWords {
         self.places.end - 1 - self.step
     }
 
-    /// Words of an index, and the blocks of their pads.
+    /// Number of words of an index, and number of blocks of their pad.
     fn size(&self) -> (usize, usize) {
         let size = self.per << self.step;
         (size, size.div_ceil((128 / self.width) as usize))
@@ -522,7 +532,8 @@ impl PlacedWords {
                 };
                 for (t, (x, kept)) in words.iter().zip(kept).enumerate() {
                     let [p0, p1, p] = pads.each_ref().map(|pads| value(pads, t));
-                    // b + b' - 2 b b' times x: the peer's bit times (1 - 2 b) x is sent.
+                    // The product is (b + b' - 2 b b') x, where b' is the peer's bit. The message is for b' times (1
+                    // - 2 b) x.
                     let turned = x & bit.wrapping_neg();
                     let sent = x.wrapping_sub(turned << 1).wrapping_add(p0).wrapping_add(p1);
                     writer.push(sent & mask(width), width);
@@ -534,7 +545,7 @@ impl PlacedWords {
         });
     }
 
-    /// Doubles the places by the peer's message. Errors: its length or padding.
+    /// Doubles the places by the peer's message `theirs`. Errors: a wrong length or padding.
     pub fn accept(&mut self, indices: &HiddenIndices, theirs: &[u8]) -> Result<(), OtError> {
         let (place, width, (size, _)) = (self.place(), self.width, self.size());
         OtError::expect(STEP, "bytes", self.bytes(indices), theirs.len())?;

@@ -5,10 +5,10 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use crate::hash::CrHash;
 use crate::{Bits, Block};
 
-/// The sender's two keys of every OT of a batch. Spent by value: a pad is never used twice.
+/// The sender's two keys of every OT of a batch. They are spent by value, so that no pad is used twice.
 #[derive(ZeroizeOnDrop)]
 pub struct SenderKeys {
-    /// The key for choice 0 is `H(q)`, for choice 1 `H(q ^ delta)`.
+    /// The blocks q. The key for choice 0 is `H(q)`, for choice 1 `H(q ^ delta)`.
     pub(crate) blocks: Vec<Block>,
     pub(crate) delta: Block,
     #[zeroize(skip)]
@@ -41,10 +41,11 @@ impl SenderKeys {
     }
 }
 
-/// The receiver's chosen key of every OT of a batch, with the choices. Spent by value.
+/// The receiver's choices and its chosen key of every OT of a batch. They are spent by value, so that no pad is used
+/// twice.
 #[derive(ZeroizeOnDrop)]
 pub struct ChosenKeys {
-    /// The chosen key is `H(t)`.
+    /// The blocks t. The chosen key is `H(t)`.
     pub(crate) blocks: Vec<Block>,
     pub(crate) choices: Bits,
     #[zeroize(skip)]

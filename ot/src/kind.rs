@@ -8,7 +8,8 @@ use crate::source::{ExtendWork, Wire};
 /// A generator of correlated OTs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CotKind {
-    /// Silent OT (Ferret), over SoftSpoken OT while few are needed: some 2.5 bits per OT, in large rounds.
+    /// Silent OT (Ferret): some 2.5 bits per OT, in large rounds. While few OTs are needed, they are made by
+    /// SoftSpoken OT.
     #[default]
     Silent,
     /// SoftSpoken OT extension.
@@ -59,14 +60,14 @@ impl CotKind {
         }
     }
 
-    /// Wire bits of an OT where many are made, rounded to nearest.
+    /// Bits on the wire per OT where many are made, rounded to the nearest number.
     pub fn bits_per_ot(self) -> usize {
         let many = 1 << 20;
         let amount = self.extend_amount(many, many as usize);
         (8 * self.extend_wire(many, amount).bytes() as usize + amount / 2) / amount
     }
 
-    /// A sensible least refill.
+    /// The default of [`PoolPlan::min_batch`](crate::PoolPlan::min_batch).
     pub fn default_batch(self) -> usize {
         match self {
             CotKind::Silent | CotKind::SoftSpoken(_) => 1 << 13,
@@ -75,7 +76,7 @@ impl CotKind {
         }
     }
 
-    /// The extension to set up.
+    /// The SoftSpoken extension that the set-up prepares for this generator.
     pub(crate) fn softspoken(self) -> Result<SoftSpoken, OtError> {
         match self {
             CotKind::Silent => Ok(silent::BOOTSTRAP),

@@ -6,8 +6,8 @@
 //! of OT i cut along the mask of bit i. For `j != index` at least one key is unknown to the receiver, and no two
 //! entries share a slice.
 //!
-//! The receiver hashes only the blocks that its entry touches: their number is public, their counters are not, and
-//! they are data of the cipher, never an address.
+//! The receiver hashes only the blocks that its entry touches. The number of these blocks is public. Their counters
+//! are secret, so they are data of the cipher and never an address.
 
 use rayon::prelude::*;
 use waggle_bits::{Bytes, Reader, Words, Writer, bytes_for, equal, mask};
@@ -22,10 +22,10 @@ const STEP: &str = "ot/lookup";
 /// Pad blocks per key and task of the thread pool.
 const TASK_BLOCKS: usize = 1 << 12;
 
-/// Pad blocks hashed at once per key; they stay in the first-level cache.
+/// Pad blocks hashed at once per key. They stay in the first-level cache.
 const RUN_BLOCKS: usize = 128;
 
-/// Bits of the longest table: the receiver's counters are secret, so all of them are hashed under one key.
+/// Bits of the longest table. The receiver's counters are secret, so all of them must be hashed under one key.
 const TABLE_BITS: usize = 128 * CALLS_PER_KEY;
 
 /// The shape of a batch of 1-of-N OTs: `count` items of `2^bits` entries, an entry being words of the given widths.
@@ -39,9 +39,9 @@ pub struct LookupShape {
 }
 
 impl LookupShape {
-    /// `count` items of `2^bits` entries (`bits` in 1..=8) of `widths.len()` words (each in 1..=64 bits); a table of
-    /// an item has at most 2^17 bits, so that one key of the hash covers it. Errors: a parameter out of range, or
-    /// more bits than memory can address.
+    /// A shape of `count` items of `2^bits` entries (`bits` in 1..=8) of `widths.len()` words (1 to 64 bits each).
+    /// The table of an item has at most 2^17 bits, so that one key of the hash covers it. Errors: a parameter out of
+    /// range, or more bits than memory can address.
     pub fn new(count: usize, bits: u32, widths: &[u32]) -> Result<Self, OtError> {
         check_widths(widths)?;
         let entry: usize = widths.iter().map(|&w| w as usize).sum();
@@ -87,12 +87,12 @@ impl LookupShape {
         self.entry << self.bits
     }
 
-    /// Blocks of pad that the receiver hashes: those that its entries may touch.
+    /// Number of pad blocks that the receiver hashes: those that its entries may touch.
     pub fn window_pads(&self) -> usize {
         self.ots() * self.window_blocks()
     }
 
-    /// Blocks of pad of one key of every OT. The sender hashes twice as many.
+    /// Number of pad blocks for one key of every OT. The sender hashes twice as many, as it has two keys.
     pub fn pad_blocks(&self) -> usize {
         self.ots() * self.item_blocks()
     }
@@ -156,9 +156,9 @@ impl SenderKeys {
         })
     }
 
-    /// [`lookup`](Self::lookup) for tables of at most 128 bits, which `table(item)` gives as a string: entry j at bit
-    /// `j W`. Bits beyond the item's are ignored. Errors: the number of keys is not the shape's, or its tables are
-    /// longer.
+    /// As [`lookup`](Self::lookup), for tables of at most 128 bits, which `table(item)` returns as a string with
+    /// entry j at bit `j W`. Bits beyond the table are ignored. Errors: the number of keys is not the shape's, or
+    /// tables are longer.
     pub fn lookup_short(self, shape: &LookupShape, table: impl Fn(usize) -> u128 + Sync) -> Result<Vec<u8>, OtError> {
         if shape.item_bits() > 128 {
             return Err(OtError::Parameter { what: "bits of a table", allowed: "up to 128", got: shape.item_bits() });
@@ -166,7 +166,8 @@ impl SenderKeys {
         self.lookup_strings(shape, |item, string, _| string[0] = Block::from(table(item)))
     }
 
-    /// `string(item, blocks, scratch)` writes the item's bits; bits beyond them are ignored.
+    /// Looks up in tables that `string(item, blocks, scratch)` writes as strings of bits. Bits beyond a table are
+    /// ignored.
     fn lookup_strings(
         self,
         shape: &LookupShape,
@@ -243,9 +244,9 @@ impl SenderKeys {
 }
 
 impl ChosenKeys {
-    /// Spends the keys on the sender's `message`: the index of item t is made of the choices of its OTs, least
-    /// significant bit first. Returns the words of the chosen entries, item by item. Errors: the number of keys or
-    /// bytes is not the shape's.
+    /// Spends the keys on the sender's `message`. The choices of an item's OTs are the bits of its index, least
+    /// significant first. Returns the words of the chosen entries, item by item. Errors: the number of keys or bytes
+    /// is not the shape's.
     pub fn lookup(self, shape: &LookupShape, message: &[u8]) -> Result<Vec<u64>, OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
         OtError::expect(STEP, "bytes", shape.message_bytes(), message.len())?;

@@ -9,18 +9,18 @@ use crate::kind::CotKind;
 use crate::source::{CotSource, Wire};
 use crate::{Bits, Block, OtError};
 
-/// The growth of a pool. A planner needs no more to predict its traffic.
+/// The rule by which a pool grows. It is all that a planner needs to predict the pool's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPlan {
-    /// The generator.
+    /// The generator of the pool's OTs.
     pub kind: CotKind,
     /// A refill makes at least this many OTs ([`CotKind::extend_amount`] rounds up).
     pub min_batch: usize,
 }
 
 impl PoolPlan {
-    /// OTs that a pool which has made `made` so far and holds `level` makes when `need` are asked for; 0 if it holds
-    /// enough.
+    /// The number of OTs that a refill makes when `need` are asked for, in a pool that has made `made` so far and
+    /// holds `level`. It is 0 if the pool holds enough.
     pub fn refill_amount(&self, made: u64, level: usize, need: usize) -> usize {
         match need.saturating_sub(level) {
             0 => 0,
@@ -44,13 +44,14 @@ struct Pool {
     source: Box<dyn CotSource>,
     plan: PoolPlan,
     hash: CrHash,
-    /// The first `level` are OTs, the rest is room for more. Used blocks are zero, and no block is filled twice.
+    /// The first `level` blocks are OTs, the rest is room for more. Used blocks are zeroed, and no block is filled
+    /// twice.
     blocks: Vec<Block>,
     level: usize,
     made: u64,
     used: u64,
-    /// The step and party of a check that failed. Nothing is made or given after that: another try would be another
-    /// guess.
+    /// The step and party of a check that failed. After that the pool makes and gives nothing, because another try
+    /// would allow another guess.
     failed: Option<(&'static str, Role)>,
 }
 
@@ -90,12 +91,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes `n` OTs; returns them with the index of the first.
+    /// Removes `n` OTs. Returns the index of the first one, and the OTs.
     fn take(&mut self, n: usize) -> Result<(u64, Vec<Block>), OtError> {
         self.usable()?;
         let available = self.level;
         let rest = available.checked_sub(n).ok_or(OtError::Short { needed: n, available })?;
-        // From the end: both parties hold the same sequence, and nothing has to move.
+        // OTs are taken from the end, so that nothing has to move. Both parties hold the same sequence.
         let taken = self.blocks[rest..available].to_vec();
         self.blocks[rest..available].zeroize();
         self.level = rest;
@@ -113,36 +114,36 @@ impl Drop for Pool {
 
 macro_rules! pool_methods {
     () => {
-        /// Refills the pool, if it holds fewer than `n` OTs, as the plan says. Both parties must call this in the
-        /// same order with the same `n`. Errors: those of the generator; the pool is as before, or
-        /// gives nothing more if the peer deviates.
+        /// Refills the pool as its plan says if it holds fewer than `n` OTs. Both parties must call this in the same
+        /// order with the same `n`. Errors: those of the generator. The pool is then unchanged, or gives nothing more
+        /// if the peer deviates.
         pub fn ensure(&mut self, ch: &mut Channel, n: usize) -> Result<(), OtError> {
             self.pool.ensure(ch, n)
         }
 
-        /// OTs in the pool.
+        /// Number of OTs in the pool.
         pub fn available(&self) -> usize {
             self.pool.level
         }
 
-        /// OTs made so far.
+        /// Number of OTs made so far.
         pub fn made(&self) -> u64 {
             self.pool.made
         }
 
-        /// OTs used so far.
+        /// Number of OTs used so far.
         pub fn used(&self) -> u64 {
             self.pool.used
         }
 
-        /// The growth of this pool.
+        /// The rule by which this pool grows.
         pub fn plan(&self) -> PoolPlan {
             self.pool.plan
         }
     };
 }
 
-/// The sender's half of one direction.
+/// The sender's pool of correlated OTs of one direction.
 #[derive(ZeroizeOnDrop)]
 pub struct OtSender {
     #[zeroize(skip)]
@@ -172,7 +173,7 @@ impl OtSender {
         Ok(SenderKeys::new(blocks, self.delta, self.pool.hash.clone(), first))
     }
 
-    /// Consumes `n` OTs with random choice bits ([`OtReceiver::random`]); needs no message. Errors: the pool is
+    /// Consumes `n` OTs whose choice bits are random ([`OtReceiver::random`]), without a message. Errors: the pool is
     /// short.
     pub fn random(&mut self, n: usize) -> Result<SenderKeys, OtError> {
         let (first, blocks) = self.pool.take(n)?;
@@ -186,7 +187,7 @@ impl std::fmt::Debug for OtSender {
     }
 }
 
-/// The receiver's half of one direction.
+/// The receiver's pool of correlated OTs of one direction.
 pub struct OtReceiver {
     pool: Pool,
 }
@@ -208,7 +209,8 @@ impl OtReceiver {
         Ok((corrections.to_bytes(), keys))
     }
 
-    /// Consumes `n` OTs and takes their random choice bits as they are; needs no message. Errors: the pool is short.
+    /// Consumes `n` OTs with their random choice bits, without a message. Returns the bits and the keys of the chosen
+    /// messages. Errors: the pool is short.
     pub fn random(&mut self, n: usize) -> Result<(Bits, ChosenKeys), OtError> {
         let (first, blocks) = self.pool.take(n)?;
         let words = blocks.chunks(64).map(|b| b.iter().enumerate().fold(0, |w, (i, b)| w | b.lsb() << i)).collect();

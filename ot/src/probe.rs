@@ -1,5 +1,5 @@
-//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in
-//! time and addresses (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
+//! The computations of this crate on secrets, one by one, for the command that looks for traces of the secrets in
+//! times and addresses (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
 
 use std::hint::black_box;
 
@@ -49,14 +49,14 @@ impl Probes {
 pub struct Loop {
     /// Name of the computation and of its unit.
     pub name: &'static str,
-    /// Units of one run.
+    /// Number of units of one run.
     pub units: usize,
-    /// Runs it.
+    /// Runs the loop once.
     pub run: Box<dyn FnMut()>,
 }
 
-/// The inner loops by `kernels`: a half tree, a transposition, and point functions of 128 windows of four words, made
-/// (all levels, without messages) and expanded.
+/// The inner loops on `kernels`: a half tree, a transposition, and point functions over 128 leaves of four words.
+/// These are generated (all levels, without messages) and expanded.
 pub fn loops(kernels: Kernels) -> Vec<Loop> {
     let (simd, mix) = (kernels.simd(), |i: u64| Block([i.wrapping_mul(0x9E37_79B9_7F4A_7C15), !i]));
     let pi = move || Permutation::new(simd, mix(1));
@@ -108,7 +108,7 @@ pub fn loops(kernels: Kernels) -> Vec<Loop> {
     ]
 }
 
-/// Keys of a loop over point functions: as many as share a cipher key.
+/// Number of keys of a loop over point functions: as many as share a cipher key.
 const KEYS: usize = crate::dpf::GROUP;
 
 /// Whole blocks of a secret.

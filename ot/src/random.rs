@@ -14,7 +14,8 @@ use crate::{Block, ChosenKeys, OtError, SenderKeys};
 /// Blocks of pad hashed at once.
 const RUN: usize = 128;
 
-/// For every OT one word of each of `widths`, cut from as many blocks of pad as it takes, two words to a block.
+/// A row of words for every OT, one word of each of `widths`. They are cut from as many blocks of pad as needed, two
+/// words per block.
 fn rows(hash: &CrHash, first: u64, blocks: &[Block], offset: Block, widths: &[u32]) -> Result<Vec<u64>, OtError> {
     check_widths(widths)?;
     let per = widths.len().div_ceil(2);
@@ -36,8 +37,8 @@ fn rows(hash: &CrHash, first: u64, blocks: &[Block], offset: Block, widths: &[u3
 }
 
 impl SenderKeys {
-    /// Spends the keys on rows of random words, one of each of `widths` (1..=64) per OT: the pairs `r_0`, `r_1`, OT
-    /// by OT. Errors: a width out of range, or none.
+    /// Spends the keys on rows of random words, one word of each of `widths` (1..=64) per OT. Returns the rows `r_0`
+    /// of all OTs and the rows `r_1` of all OTs. Errors: a width out of range, or no widths.
     pub fn into_rows(self, widths: &[u32]) -> Result<[Vec<u64>; 2], OtError> {
         let words = |offset| rows(&self.hash, self.first, &self.blocks, offset, widths);
         Ok([words(Block::ZERO)?, words(self.delta)?])
@@ -45,8 +46,8 @@ impl SenderKeys {
 }
 
 impl ChosenKeys {
-    /// Spends the keys on rows of random words, one of each of `widths` (1..=64) per OT: `r_b`, OT by OT. Errors: a
-    /// width out of range, or none.
+    /// Spends the keys on rows of random words, one word of each of `widths` (1..=64) per OT. Returns the rows `r_b`
+    /// of all OTs. Errors: a width out of range, or no widths.
     pub fn into_rows(self, widths: &[u32]) -> Result<Vec<u64>, OtError> {
         rows(&self.hash, self.first, &self.blocks, Block::ZERO, widths)
     }

@@ -1,4 +1,4 @@
-//! Both directions from nothing: base OTs and checked PPRFs in three exchanges.
+//! Sets up both directions from nothing: base OTs and checked PPRFs in three exchanges.
 
 use rand::CryptoRng;
 use subtle::Choice;
@@ -32,7 +32,7 @@ impl CotKind {
         if self.softspoken().is_ok() { bytes as u64 } else { 0 }
     }
 
-    /// Messages that each party sends in [`setup`]; the parties send at the same time.
+    /// Messages that each party sends in [`setup`]. Both parties send at the same time.
     pub fn setup_messages(self) -> u64 {
         if self.softspoken().is_ok() { 3 } else { 0 }
     }
@@ -41,14 +41,14 @@ impl CotKind {
 /// Sets up both directions with the peer, which must call this with the same `kind`. Returns this party's sender
 /// (its messages go to the peer) and receiver. Both pools are empty.
 ///
-/// The session is bound to the link's keys and to all that the parties sent before ([`Channel::binding`]); each must
-/// have received what the other sent. If they differ in it, trees do not fit their check.
+/// The session is bound to the link's keys and to all that the parties sent before ([`Channel::binding`]). If a party
+/// did not receive what the other one sent, the trees do not fit their check.
 pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Result<(OtSender, OtReceiver), OtError> {
     setup_with(ch, kind, Kernels::default(), rng)
 }
 
-/// [`setup`] on the given `kernels`; the peer may run others. Errors: the channel fails, the peer's points are not
-/// of the group, or its trees fail their check ([`OtError::Deviates`]).
+/// As [`setup`], on the given `kernels`. The peer may run others. Errors: the channel fails, the peer's points are
+/// not in the group, or its trees fail their check ([`OtError::Deviates`]).
 pub fn setup_with(
     ch: &mut Channel,
     kind: CotKind,
@@ -59,7 +59,7 @@ pub fn setup_with(
     let softspoken = kind.softspoken()?;
     let k = softspoken.k();
 
-    // A point each, and a nonce each for the session's name.
+    // Each party sends a point and a nonce for the session's name.
     let base_sender = BaseSender::new(rng);
     let mut hello = [0; HELLO_BYTES];
     rng.fill_bytes(&mut hello[..NONCE_BYTES]);
@@ -69,8 +69,8 @@ pub fn setup_with(
         Role::Client => (&hello[..], &theirs[..]),
         Role::Server => (&theirs[..], &hello[..]),
     };
-    // The binding ties all that follows to the link's keys and to what the parties agreed on before: where these
-    // differ, because somebody in between changed them, no OT correlates.
+    // The binding ties all that follows to the link's keys and to what the parties agreed on before. If the parties'
+    // versions differ, because somebody in between changed them, no OT correlates.
     let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 session");
     hasher.update(&ch.binding()).update(client).update(server);
     hasher.update(&[k as u8, u8::from(kind == CotKind::Silent)]);

@@ -19,10 +19,11 @@
 //! blocks of a plane ([`crate::check`]). The receiver sends `H(u_0)` and a digest of its other `H(v_{j,b})`, and the
 //! sender compares the digest with that of `H(w_{j,b}) ^ Delta_{j,b} H(u_0)`. Because H is linear, it fits only if
 //! `Delta_{j,b} (H(u_0 ^ e_j) ^ x)` is what the receiver expects, for the x that it sends as `H(u_0)`. So all blocks
-//! j for which `H(u_0 ^ e_j)` is not x have to be guessed, k bits each. Those for which it is x have the same
-//! `u_0 ^ e_j`, but for a collision of H among the 64 at most: probability below `2^-116`. Then these are the choice
-//! bits, and the receiver knows what the other blocks add. So a deviation in one block passes with probability
-//! `2^-k` and in c / k blocks with `2^-c`; the receiver then knows c bits of Delta and is bound to its choices.
+//! j for which `H(u_0 ^ e_j)` is not x have to be guessed, k bits each. The blocks for which it is x have the same
+//! `u_0 ^ e_j`, unless H collides among the at most 64 blocks, which has probability below `2^-116`. Then these are
+//! the choice bits, and the receiver knows what the other blocks add. So a deviation in one block passes with
+//! probability `2^-k` and in c / k blocks with `2^-c`; the receiver then knows c bits of Delta and is bound to its
+//! choices.
 //!
 //! The last tile of an extension, [`MASKS`] OTs with the coefficient 1, hides the choice bits in `H(u_0)` and is
 //! dropped.
@@ -43,8 +44,8 @@ const CHECK: &str = "ot/softspoken check";
 /// Bytes of a check: a combination, and a digest of the others.
 const CHECK_BYTES: usize = 16 + 32;
 
-/// OTs per message: large extensions are cut so that the sender works while the receiver prepares the next message.
-/// What the receiver combines afterwards is then still in its second-level cache.
+/// OTs per message. Large extensions are cut into messages so that the sender works while the receiver prepares the
+/// next one. What the receiver combines afterwards is then still in its second-level cache.
 const MESSAGE_OTS: usize = 1 << 16;
 
 /// Extensions below this size stay on the calling thread.
@@ -81,7 +82,7 @@ impl SoftSpoken {
         Wire { flows: [to_sender, Run::default(), Run::default(), Run::default()] }
     }
 
-    /// Leaves that an extension by `n` OTs takes: 2^k / k for each of them.
+    /// Leaves that an extension by `n` OTs expands: 2^k / k for each OT.
     pub(crate) fn leaves(self, n: usize) -> u64 {
         (((n + MASKS) << self.k()) / self.k()) as u64
     }
@@ -92,7 +93,7 @@ impl SoftSpoken {
     }
 }
 
-/// OTs that an extension makes when `n` are needed: whole batches, but for the masks of the check.
+/// OTs that an extension makes when `n` are needed: whole batches less the masks of the check.
 pub(crate) const fn extend_amount(n: usize) -> usize {
     (n + MASKS).next_multiple_of(BATCH) - MASKS
 }
@@ -103,7 +104,7 @@ type Rows = [Block; BATCH];
 /// The combinations of all planes.
 type Sums = [Block; COUNT];
 
-/// An extension by `out.len()` OTs: its batches, of which the last is apart, because it also makes the masks.
+/// An extension by `out.len()` OTs. The last batch is kept apart, because it also makes the masks.
 struct Extension<'a> {
     whole: &'a mut [Rows],
     rest: &'a mut [Block],
@@ -132,7 +133,7 @@ impl<'a> Extension<'a> {
         Ok(())
     }
 
-    /// Hands out the OTs of the last batch without those of the tile that masked the check.
+    /// Writes out the OTs of the last batch, without those of the tile that masked the check.
     fn finish(self) {
         let (tiled, _) = self.last.as_chunks::<TILES>();
         for (to, from) in self.rest.chunks_exact_mut(TILES - 1).zip(tiled) {
@@ -158,13 +159,13 @@ impl Leaves {
         Leaves { kind, shape: Shape { k: kind.k(), punctured }, prgs, check, tiles: 0 }
     }
 
-    /// The first counter of batch `i` of those to come.
+    /// The first counter of the `i`-th batch from now on.
     fn first(&self, i: usize) -> u64 {
         self.tiles + (i * TILES) as u64
     }
 
-    /// Adds the combinations of the planes of batch `i` of a message to `sums`, and makes OTs of them. The last tile
-    /// of the last batch masks.
+    /// Adds the combinations of the planes of batch `i` of a message to `sums` and turns the planes into OTs. The
+    /// last tile of the last batch serves as masks.
     fn combine(&self, challenge: &Challenge, i: usize, last: bool, rows: &mut Rows, sums: &mut Sums) {
         let mut coefficients = [Block::ZERO; TILES];
         challenge.coefficients((i * TILES) as u64, &mut coefficients);
@@ -207,7 +208,7 @@ pub(crate) struct SoftSpokenReceiver {
 }
 
 impl SoftSpokenReceiver {
-    /// From the leaves of [`crate::ggm::full::build`].
+    /// A receiver that knows the leaves of [`crate::ggm::full::build`].
     pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], check: Check) -> Self {
         SoftSpokenReceiver { leaves: Leaves::new(kind, leaves, false, check) }
     }
@@ -224,7 +225,7 @@ impl SoftSpokenReceiver {
         message
     }
 
-    /// Makes OTs of the planes, and adds the combinations of these to `sums`.
+    /// Turns the planes into OTs and adds the planes' combinations to `sums`.
     pub(crate) fn combine(&self, challenge: &Challenge, batches: &mut [&mut Rows], last: bool, sums: &mut Sums) {
         let masks = last.then_some(batches.len() - 1);
         for_batches(batches, std::iter::repeat(()), sums, |i, rows, (), sums| {
@@ -265,7 +266,8 @@ pub(crate) struct SoftSpokenSender {
 }
 
 impl SoftSpokenSender {
-    /// From the leaves of [`crate::ggm::full::open`] and their holes. Bit 0 of `delta` must be set.
+    /// A sender that knows the leaves of [`crate::ggm::full::open`], with holes at `delta`. Bit 0 of `delta` must be
+    /// set.
     pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], delta: Block, check: Check) -> Self {
         debug_assert_eq!(delta.lsb(), 1);
         SoftSpokenSender { leaves: Leaves::new(kind, leaves, true, check), delta }
@@ -361,7 +363,7 @@ pub(crate) mod tests {
         let (c, s) = memory_pair(Duration::from_secs(60));
         let (mut c, mut s) = (Channel::new(Role::Client, c), Channel::new(Role::Server, s));
         let (a, b) = std::thread::scope(|scope| {
-            // The channel ends with the party, so that the other does not wait for it.
+            // The channel ends with its party, so that the other party does not wait.
             let a = scope.spawn(move || (sender(&mut c), c.ledger().total().bytes_client_to_server));
             let b = receiver(&mut s);
             drop(s);
@@ -395,7 +397,7 @@ pub(crate) mod tests {
                     }
                     total += n as u64;
                 }
-                // Six standard deviations of a fair coin; and no block comes twice.
+                // Within six standard deviations of a fair coin. No block comes twice.
                 assert!(ones.abs_diff(total / 2) < 3 * total.isqrt(), "{ones} of {total}");
                 seen.sort_unstable();
                 seen.dedup();
@@ -418,7 +420,7 @@ pub(crate) mod tests {
     }
 
     /// A receiver that sends `d_j ^ e` in message `at` for every block j of `guesses`, and answers the check as it
-    /// has to if Delta_j is the guess. A guess of 0 is that of a receiver that does not care for the check.
+    /// has to if Delta_j is the guess. A guess of 0 stands for a receiver that ignores the check.
     pub(crate) fn deviate(
         receiver: &mut SoftSpokenReceiver,
         ch: &mut Channel,
@@ -453,8 +455,8 @@ pub(crate) mod tests {
         Ok(())
     }
 
-    /// Of all values of one block of Delta, or of two, a receiver that deviates there gets through with one alone, in
-    /// the first extension and in later ones: a guess of k bits passes with probability `2^-k`.
+    /// A receiver that deviates in one block of Delta, or in two, passes for exactly one value of these blocks, in
+    /// the first extension and in later ones. So a guess of k bits passes with probability `2^-k`.
     #[test]
     fn a_receiver_that_deviates_is_caught_unless_it_guessed_the_blocks() {
         let mut rng = StdRng::seed_from_u64(8);
@@ -471,7 +473,7 @@ pub(crate) mod tests {
             let single = (0..1 << k).map(|guess| vec![(j, guess)]);
             let double = [(0, 0), (0, 1), (1, 0)].map(|(x, y)| vec![(j, block(j) ^ x), (other, block(other) ^ y)]);
             let in_first = single.chain(double).map(|guesses| (guesses, 0, 1, 0));
-            // Then after an honest extension, and in the second message of one.
+            // After that, a deviation after an honest extension, and one in the second message of an extension.
             let later = [(1, 1, 0), (0, MESSAGE_OTS + 1, 1)].into_iter().flat_map(|(before, n, at)| {
                 [0, 1].map(|off| (vec![(j, block(j) ^ off), (other, block(other))], before, n, at))
             });

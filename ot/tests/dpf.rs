@@ -109,7 +109,7 @@ fn check_shape<L: Lane + Into<u64>>(
     let mut expanders = [Expander::new(shape, Role::Client), Expander::new(shape, Role::Server)];
     let mut shares = [vec![L::default(); shape.values()], vec![L::default(); shape.values()]];
     let (mut seen, mut own_words) = (0, 0u64);
-    // Backwards: keys do not depend on the order of their use.
+    // In reverse order, because keys do not depend on the order of their use.
     for tree in (0..count).rev() {
         for (i, keys) in keys.iter().enumerate() {
             let key = &keys[tree * shape.key_words()..(tree + 1) * shape.key_words()];

@@ -17,7 +17,7 @@ fn rng(role: Role) -> StdRng {
     StdRng::seed_from_u64(role as u64 + 1)
 }
 
-/// Set-up, `ots` OTs in both directions, and a transfer of each kind on them.
+/// Runs the set-up, `ots` OTs in both directions, and a transfer of each kind on these OTs.
 fn session(ch: &mut Channel, kind: CotKind, ots: usize) -> Result<(), OtError> {
     let role = ch.role();
     let (mut sender, mut receiver) = setup(ch, kind, &mut rng(role))?;
@@ -76,7 +76,7 @@ fn fuzz_session() {
     let honest = record(kind, 100);
     for role in [Role::Client, Role::Server] {
         let peer = honest.sent(role.peer());
-        // Whole frames in place of others, too.
+        // Two whole frames change places, too.
         let mut swapped = frames(&peer);
         let last = swapped.len() - 1;
         swapped.swap(1, last);
@@ -92,11 +92,11 @@ fn fuzz_session() {
 
 #[test]
 fn other_bytes_of_the_right_length_are_noticed() {
-    // More than come before the first round.
+    // One OT more than a pool makes before the first round.
     let ots = (1 << 17) + 1;
     let honest = record(CotKind::Silent, ots);
     let peer = frames(&honest.sent(Role::Client));
-    // Of the set-up, of the trees of a round, and of the reserve before another.
+    // A frame of the set-up, one of the trees of a round, and one of the reserve before a round.
     let [trees, round, reserve] = [8 + 4128, 8 + 64 * 9 * 16, 8 + 31 * (1 << 13)]
         .map(|len| peer.iter().position(|frame| frame.len() == len).expect("a frame of this length"));
     for (frame, step) in [(trees, "ot/trees"), (round, "ot/silent"), (reserve, "ot/softspoken")] {
@@ -105,7 +105,7 @@ fn other_bytes_of_the_right_length_are_noticed() {
             match case {
                 0 => sent[frame][8..].fill(0),
                 1 => sent[frame][8..].fill(0xff),
-                // In the set-up, a byte of the digest: a sum may not be used.
+                // In the set-up this byte belongs to the digest. A byte of a sum might not be used.
                 2 => *sent[frame].iter_mut().rev().nth(20).expect("a byte") ^= 4,
                 _ => drop(sent[frame].pop()),
             }
@@ -119,7 +119,7 @@ fn other_bytes_of_the_right_length_are_noticed() {
     }
 }
 
-/// Keys of `n` random OTs at the client: as sender, as receiver.
+/// The client's keys of `n` random OTs in each direction: as sender, then as receiver.
 fn dealt(n: usize) -> (SenderKeys, ChosenKeys) {
     let mut channel = Channel::new(Role::Client, Recorded::new([]));
     let (mut sender, mut receiver) = dealer::setup(Role::Client, 3);
@@ -163,7 +163,7 @@ fn fuzz_transfers() {
 #[test]
 fn fuzz_bits() {
     waggle_fuzz::target!(Corpus::open(dir("bits")), |bytes: &[u8]| {
-        // Two bytes say how many bits the step prescribes.
+        // The first two bytes say how many bits the step prescribes.
         let Some((len, message)) = bytes.split_first_chunk::<2>() else { return };
         let len = usize::from(u16::from_le_bytes(*len));
         let (outcome, memory) = memory::peak(|| Bits::from_bytes("bits", message, len));
@@ -179,7 +179,7 @@ fn fuzz_bits() {
 fn fuzz_point_functions() {
     const TREES: usize = 3;
     waggle_fuzz::target!(Corpus::open(dir("dpf")), |bytes: &[u8]| {
-        // Depth, words of a leaf, then the messages of the levels and the final corrections.
+        // The input is the depth, the words of a leaf, then the messages of the levels and the final corrections.
         let Some((&[depth, words], mut rest)) = bytes.split_first_chunk::<2>() else { return };
         let (depth, words) = (1 + u32::from(depth) % 8, 2 + 2 * usize::from(words % 2));
         let shape = DpfShape::new(depth, words, 128 / words as u32).expect("a shape");
@@ -230,7 +230,7 @@ fn write_corpora() {
         ("cut", cut),
     ];
     Corpus::write(dir("setup"), named.map(|(name, bytes)| (name.to_owned(), bytes)));
-    // Of the server, which is first the receiver and then the sender.
+    // Messages of the server, which is the receiver first and then the sender.
     let sent = frames(&honest.sent(Role::Server));
     let [.., corrections, products, tables] = &sent[..] else { panic!("{} frames", sent.len()) };
     let tagged = |tag: u8, message: &[u8]| [&[tag], message].concat();

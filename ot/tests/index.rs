@@ -9,7 +9,8 @@ use waggle_net::Role;
 use waggle_ot::index::{HiddenIndices, PlacedWords, UnitVectors, placed_bytes, sum_bytes, unit_bytes};
 use waggle_ot::{OtReceiver, OtSender, dealer};
 
-/// `count` indices of the client and of the server, and what deals them `more` OTs in either direction.
+/// `count` indices of the client and of the server, and each party's pools of the dealer, which hold `more` further
+/// OTs.
 pub(crate) fn dealt_beside(
     weights: &[u32],
     count: usize,
@@ -68,7 +69,7 @@ fn run_words(
     words.map(PlacedWords::into_words)
 }
 
-/// The number that the bits of some places of `index` spell, the first the highest.
+/// The number that the bits of `index` at `places` spell. The first place is the highest bit.
 fn spelt(index: u64, weights: &[u32], places: Range<usize>) -> usize {
     places.fold(0, |n, place| n << 1 | (index >> weights[place] & 1) as usize)
 }
@@ -101,7 +102,8 @@ fn check_placed(
 fn shares_and_vectors_are_those_of_the_index() {
     let mut rng = StdRng::seed_from_u64(7);
     for count in [1, 3, 63, 64, 65, 200] {
-        // Two groups of bits, as a function with tails has them: a vector of each, and words by the bits between.
+        // Three groups of bits, as a function with tails has them: a unit vector of the first and of the last group,
+        // and words placed by the group between.
         for (first, between, last) in [(1, 0, 0), (3, 1, 8), (2, 2, 7), (8, 0, 6), (0, 3, 1)] {
             let places = first + between + last;
             let weights: Vec<u32> = (0..places as u32).map(|place| (place + 2) % places as u32).collect();
@@ -151,8 +153,9 @@ fn words_of_every_size_are_placed() {
     }
 }
 
-/// The client takes zeros for the server's messages, so that its own are its shares under pads. Their differences
-/// would repeat if pads did: of two places, of two steps, of one index and another, of a vector and of the sums.
+/// The server gets zeros instead of the client's messages, so its own messages are its shares under pads. If a pad
+/// served twice, differences of messages would repeat: of two places, of two steps, of two indices, or of a vector
+/// and the sums.
 #[test]
 fn no_pad_serves_twice() {
     let mut rng = StdRng::seed_from_u64(9);
@@ -165,7 +168,7 @@ fn no_pad_serves_twice() {
         for step in 0..8 {
             let mut message = Vec::new();
             unit.offer(&server, &mut message);
-            // Steps of 64 bits and more: in shorter ones equal words are no wonder.
+            // Only steps of 64 bits and more, because shorter ones may well have equal words.
             if step >= 6 {
                 words.extend(message.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
             }
@@ -180,7 +183,8 @@ fn no_pad_serves_twice() {
         words.dedup();
         words.len()
     };
-    // Differences of neighbours in the order of sending, at the distances of an index, a row and a step.
+    // Differences of words in the order of sending, at the distances between neighbours and between indices, rows and
+    // steps.
     for distance in [1, 64, count, 3 * count] {
         let mut differences: Vec<u64> = words.iter().zip(&words[distance..]).map(|(a, b)| a ^ b).collect();
         let expected = differences.len();

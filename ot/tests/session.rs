@@ -15,7 +15,7 @@ const KINDS: [CotKind; 4] = [
     CotKind::Silent,
 ];
 
-/// OTs of a round of silent OT, and the most that come before the first.
+/// OTs that a round of silent OT makes, and the most OTs that a pool makes before the first round.
 const ROUND: usize = 964_096;
 const DIRECT: usize = (1 << 17) - MASKS;
 
@@ -27,7 +27,7 @@ fn both_directions_work_and_cost_what_is_predicted() {
     for kind in KINDS {
         let mut needs = vec![1_usize, 5000, 70_000, 3, 9_000];
         if kind == CotKind::Silent {
-            // The first round, one more, two at once.
+            // The first round, one more round, and two rounds at once.
             needs.extend([60_000, ROUND, 2 * ROUND]);
         }
         let party = |ch: &mut waggle_net::Channel, role: Role| {
@@ -245,7 +245,7 @@ fn peers_of_another_kind_meet_an_error() {
         let b = party(&mut s, KINDS[1]);
         (a.join().unwrap(), b)
     });
-    // The kind is in the name of the session, so no tree fits its check.
+    // The session's name includes the kind, so no tree fits its check.
     for (error, peer) in [(a, Role::Server), (b, Role::Client)] {
         let deviates =
             |error: &OtError| matches!(error, OtError::Deviates { step: "ot/trees", party } if *party == peer);
@@ -256,7 +256,7 @@ fn peers_of_another_kind_meet_an_error() {
 /// A link that changes one byte of what arrives, or claims other keys.
 struct Meddled<L> {
     link: L,
-    /// Bytes that arrive before the one to change.
+    /// How many bytes arrive before the one to change.
     left: Option<usize>,
     exporter: Option<[u8; 32]>,
 }
@@ -284,9 +284,9 @@ impl<L: Link> Link for Meddled<L> {
     }
 }
 
-/// The steps whose checks fail at the client and at the server, over a link that meddles with what the server
-/// receives, and with these exporters of the client and the server. Before the set-up there is a handshake of one
-/// message, after it an extension for each party.
+/// The steps whose checks fail at the client and at the server, over a link that changes the byte after `left` bytes
+/// that the server receives. `exporters` are those of the client's and the server's link. A handshake of one message
+/// comes before the set-up, and an extension for each party after it.
 fn meddled(
     kind: CotKind,
     left: Option<usize>,
@@ -308,7 +308,7 @@ fn meddled(
                 false => receiver.ensure(ch, ots),
             };
             if let Err(OtError::Deviates { .. }) = outcome {
-                // Nothing comes out of the pool afterwards, and no other try is made.
+                // Afterwards the pool gives nothing and refuses another try.
                 let again = match ch.role() == turn {
                     true => [sender.ensure(ch, 1).err(), sender.random(1).err()],
                     false => [receiver.ensure(ch, 1).err(), receiver.random(1).err()],
@@ -337,20 +337,19 @@ fn transfers_are_bound_to_the_handshake_and_to_the_keys_of_the_link() {
     let (kind, trees) = (KINDS[1], Some("ot/trees"));
     assert_eq!(meddled(kind, None, [None; 2], 1000), [None; 2]);
     assert_eq!(meddled(kind, None, [Some([1; 32]); 2], 1000), [None; 2]);
-    // The last byte of the handshake changes on its way, then the parties sit at the ends of two encrypted links.
+    // First the last byte of the handshake changes on its way. Then the parties sit at the ends of two encrypted
+    // links.
     assert_eq!(meddled(kind, Some(waggle_net::HEADER_BYTES + 10), [None; 2], 1000), [trees; 2]);
     assert_eq!(meddled(kind, None, [Some([1; 32]), Some([2; 32])], 1000), [trees; 2]);
     assert_eq!(meddled(kind, None, [Some([1; 32]), None], 1000), [trees; 2]);
 }
 
-/// A byte that changes on its way to the server, in any message of any kind: the server's check of that message
-/// fails, or the client's, whose challenge is another.
+/// A byte changes on its way to the server, in messages of every kind. The server's check of that message fails.
 #[test]
 fn a_changed_byte_fails_the_check_of_its_step() {
     let hello = 8 + 11;
     for kind in KINDS {
-        // The client's corrections, in the second half of the set-up, then its first messages: it is the sender
-        // first.
+        // First the client's corrections, in the second half of the set-up, then its first messages.
         let set_up = kind.setup_bytes() as usize;
         assert_eq!(meddled(kind, Some(hello + set_up - 20), [None; 2], 1000), [None, Some("ot/trees")], "{kind:?}");
         let changed = |after: usize| meddled(kind, Some(hello + set_up + 8 + after), [None; 2], 1000);
@@ -367,8 +366,8 @@ fn a_changed_byte_fails_the_check_of_its_step() {
     }
 }
 
-/// The client's error where the server sends `bad` as the message of `step`, after a set-up of `kind` or in its
-/// place.
+/// The client's error if the server sends `bad` as the message of `step`, after a set-up of `kind` or, if that is
+/// `None`, instead of a set-up.
 fn refused(kind: Option<CotKind>, step: &'static str, bad: &[u8], client: fn(&mut Channel) -> OtError) -> OtError {
     let (mut c, mut s) = channels();
     std::thread::scope(|scope| {

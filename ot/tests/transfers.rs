@@ -50,7 +50,7 @@ fn coins(count: usize, rng: &mut StdRng) -> Bits {
     Bits::from_fn(count, |_| rng.next_u32() & 1 == 1)
 }
 
-/// Few of every width, and many, which take many tasks.
+/// A few OTs of every width, and then so many that they take many tasks.
 #[test]
 fn correlated_transfers_of_every_width() {
     let mut rng = StdRng::seed_from_u64(1);
@@ -133,7 +133,7 @@ fn lookups_of_every_size_and_index() {
     for w in 1..=64 {
         check_lookup(100, 1, &[w], &mut rng, |item| item * item / 3 % 2);
     }
-    // In many tasks.
+    // So many items that they take many tasks.
     check_lookup(20_003, 4, &[1], &mut rng, |item| item * 7 % 16);
     check_lookup(3_001, 4, &[2, 2], &mut rng, |item| item * 5 % 16);
     check_lookup(501, 8, &[18], &mut rng, |item| item * 11 % 256);
@@ -163,8 +163,7 @@ fn short_tables_are_strings_of_entries() {
     assert!(matches!(sender.lookup_short(&long, |_| 0), Err(OtError::Parameter { got: 256, .. })));
 }
 
-/// Entries that the receiver did not choose stay hidden: with the other choices the same message opens the other
-/// entry, with the keys that were chosen it opens nothing else.
+/// Entries that the receiver did not choose stay hidden, because no two entries share a pad.
 #[test]
 fn entries_are_masked_independently() {
     let shape = LookupShape::new(64, 3, &[64]).unwrap();

@@ -1,37 +1,37 @@
-//! Which vector instructions kernels may use, chosen once for the whole process.
+//! The vector instructions that kernels may use, chosen once for the whole process.
 //!
-//! A [`Cpu`] claims nothing that was not detected on the machine it runs on. Hence a kernel's `unsafe` call is sound
-//! where [`Cpu::has`] has named every feature that the kernel enables.
+//! A [`Cpu`] holds only features that were detected on this machine. Hence a kernel's `unsafe` call is sound once
+//! [`Cpu::has`] has confirmed every feature that the kernel enables.
 
 use std::fmt;
 use std::sync::OnceLock;
 
 use thiserror::Error;
 
-/// The environment variable that lowers [`Cpu::get`]; its values are the names of [`Level`].
+/// The environment variable that limits [`Cpu::get`] to a level. Its values are the names of [`Level`].
 pub const VARIABLE: &str = "WAGGLE_CPU";
 
-/// A value of [`VARIABLE`] that this machine cannot follow.
+/// Why a value of [`VARIABLE`] cannot be followed on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CpuError {
-    /// No level of that name.
+    /// No level has this name.
     #[error("{VARIABLE}={got} is not one of portable, avx2, avx512, ifma")]
     Unknown {
-        /// The value.
+        /// The value of the variable.
         got: String,
     },
-    /// The processor lacks instructions of the level.
+    /// The processor lacks instructions that the level needs.
     #[error("{VARIABLE}={level}: this processor has no {missing}")]
     Missing {
         /// The level.
         level: &'static str,
-        /// The instructions.
+        /// The missing instructions.
         missing: &'static str,
     },
 }
 
-/// Instructions that kernels ask for. Those that come together in every processor are one feature.
+/// A group of instructions that kernels ask for. Instructions that come together in every processor are one feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Feature {
@@ -45,7 +45,7 @@ pub enum Feature {
     Avx512,
     /// AVX-512 IFMA: products of 52-bit integers.
     Ifma,
-    /// The same on two blocks at once, on four where [`Feature::Avx512`] is there, too.
+    /// AES and carry-less products on two blocks at once, or on four together with [`Feature::Avx512`].
     Vaes,
     /// NEON, on AArch64.
     Neon,
@@ -55,7 +55,7 @@ impl Feature {
     /// Every feature.
     pub const ALL: [Self; 7] = [Self::Avx2, Self::Fma, Self::AesNi, Self::Avx512, Self::Ifma, Self::Vaes, Self::Neon];
 
-    /// The least level that allows this feature.
+    /// The lowest level that allows this feature.
     fn level(self) -> Level {
         match self {
             Self::Avx2 | Self::Fma | Self::AesNi | Self::Vaes => Level::Avx2,
@@ -64,7 +64,7 @@ impl Feature {
         }
     }
 
-    /// Its name.
+    /// The feature's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Avx2 => "AVX2",
@@ -77,7 +77,7 @@ impl Feature {
         }
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has the feature.
     #[cfg(target_arch = "x86_64")]
     fn detect(self) -> bool {
         match self {
@@ -96,23 +96,23 @@ impl Feature {
         }
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has the feature.
     #[cfg(not(target_arch = "x86_64"))]
     fn detect(self) -> bool {
         cfg!(target_arch = "aarch64") && self == Self::Neon
     }
 }
 
-/// The part of a machine to use: a family of kernels. Each level allows all that those before it allow.
+/// How much of a machine to use: a family of kernels. Each level allows everything that the levels before it allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// `portable`: no kernels at all.
+    /// `portable`: portable code, no kernels for vector instructions.
     Portable,
-    /// `avx2`: AVX2, F16C and FMA; AES on two blocks where the processor can, else on single ones.
+    /// `avx2`: AVX2, F16C and FMA; AES on two blocks at once where the processor can, otherwise on single blocks.
     Avx2,
-    /// `avx512`: AVX-512 without IFMA, too.
+    /// `avx512`: also AVX-512, without IFMA.
     Avx512,
-    /// `ifma`: everything that kernels know.
+    /// `ifma`: all instructions that kernels can use.
     Ifma,
 }
 
@@ -130,7 +130,7 @@ impl Level {
         }
     }
 
-    /// The level of that name.
+    /// The level called `name`.
     fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.name() == name)
     }
@@ -146,7 +146,7 @@ impl Level {
     }
 }
 
-/// A level that this machine has: the permission to run its kernels. [`Cpu::family`] alone makes one.
+/// Proof that this machine has a level, which permits its kernels to run. Only [`Cpu::family`] makes one.
 ///
 /// ```compile_fail,E0423
 /// use waggle_bits::cpu::{Family, Level};
@@ -171,9 +171,9 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The features that kernels use in this process: all of the machine's, up to the level that [`VARIABLE`] names.
-    /// Decided on the first call. A program calls [`Cpu::choose`] first; where a library is used without, a value
-    /// that it would refuse is told on standard error and lowers nothing.
+    /// The features that kernels use in this process: all that the machine has, up to the level that [`VARIABLE`]
+    /// names. The first call decides. A program should call [`Cpu::choose`] before, to report a bad value of the
+    /// variable. Otherwise this function prints the error to standard error and uses all features.
     pub fn get() -> Self {
         static CHOSEN: OnceLock<Cpu> = OnceLock::new();
         *CHOSEN.get_or_init(|| {
@@ -184,10 +184,10 @@ impl Cpu {
         })
     }
 
-    /// The features that [`Cpu::get`] returns.
+    /// The features that [`Cpu::get`] returns, or why [`VARIABLE`] cannot be followed.
     ///
     /// # Errors
-    /// [`CpuError`] for a value of [`VARIABLE`] that is no level, and for a level above this machine.
+    /// [`CpuError`] if [`VARIABLE`] names no level, or a level that this machine lacks instructions for.
     pub fn choose() -> Result<Self, CpuError> {
         match std::env::var_os(VARIABLE) {
             None => Ok(Self::detected()),
@@ -195,7 +195,7 @@ impl Cpu {
         }
     }
 
-    /// The features of the level `name`.
+    /// These features, limited to the level called `name`.
     fn limited(self, name: &str) -> Result<Self, CpuError> {
         let level = Level::named(name).ok_or_else(|| CpuError::Unknown { got: name.into() })?;
         match level.needs().iter().find(|feature| !self.has(**feature)) {
@@ -204,13 +204,13 @@ impl Cpu {
         }
     }
 
-    /// The highest level whose instructions are all there.
+    /// The highest level whose needed instructions are all among these features.
     pub fn level(self) -> Level {
         let has = |level: &Level| self.has_all(level.needs());
         Level::ALL.into_iter().rev().find(has).unwrap_or(Level::Portable)
     }
 
-    /// The permission for kernels of [`Cpu::level`].
+    /// The permission to run kernels of [`Cpu::level`].
     pub fn family(self) -> Family {
         Family(self.level())
     }
@@ -220,7 +220,7 @@ impl Cpu {
         Cpu { features: self.features & !(1 << feature as u8) }
     }
 
-    /// All that this machine has, whatever [`VARIABLE`] says.
+    /// All features that this machine has, whatever [`VARIABLE`] says.
     pub fn detected() -> Self {
         let found = Feature::ALL.into_iter().filter(|feature| feature.detect());
         Cpu { features: found.fold(0, |features, feature| features | 1 << feature as u8) }
@@ -231,7 +231,7 @@ impl Cpu {
         Cpu { features: 0 }
     }
 
-    /// The features that `level` allows.
+    /// These features, without the ones that `level` does not allow.
     pub fn at_most(self, level: Level) -> Self {
         let allowed = Feature::ALL.into_iter().filter(|feature| feature.level() <= level);
         Cpu { features: self.features & allowed.fold(0, |features, feature| features | 1 << feature as u8) }
@@ -249,8 +249,8 @@ impl Cpu {
     }
 }
 
-/// Runs a loop compiled for the wider registers of AVX2 where the processor has them. The compiler vectorises plain
-/// loops over slices; `work` should be one.
+/// Runs `work` compiled for AVX2 where the processor has it. `work` should be a plain loop over slices, which the
+/// compiler vectorises for the wider registers.
 #[inline]
 pub fn wide<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -266,8 +266,8 @@ pub fn wide<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Has `bytes` brought near the processor, which then need not wait for them when they are read soon after. A
-/// processor looks ahead by itself within a page, but pieces of a mapped file end there.
+/// Prefetches `bytes` into the caches, for a read soon after. A processor prefetches by itself only within a page,
+/// but matrices of a mapped file cross pages.
 #[inline]
 pub fn fetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]

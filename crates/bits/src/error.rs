@@ -2,18 +2,18 @@
 
 use thiserror::Error;
 
-/// Bytes that are not the packed bits they should be. Each case names the message that was read.
+/// Bytes that are not a valid message of packed bits. Each case names the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another number of bytes than the shape prescribes.
+    /// The number of bytes is not the one that the shape prescribes.
     #[error("{what}: got {got} bytes, expected {expected}")]
     Length {
         /// The message, or the step that reads it.
         what: &'static str,
-        /// Bytes that the shape prescribes.
+        /// Number of bytes that the shape prescribes.
         expected: usize,
-        /// Bytes received.
+        /// Number of bytes received.
         got: usize,
     },
     /// The last byte has bits beyond the last value, and one of them is set.

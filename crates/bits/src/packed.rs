@@ -3,20 +3,20 @@
 use crate::stream::{Bytes, Reader, Writer, bytes_for};
 use crate::{Error, mask};
 
-/// Bytes of `count` packed words whose widths repeat `widths`. Saturates.
+/// Bytes that `count` packed words take whose widths repeat `widths`. Saturates.
 pub fn packed_bytes(count: usize, widths: &[u32]) -> usize {
     let sum = |widths: &[u32]| widths.iter().map(|&width| u128::from(width)).sum::<u128>();
     let period = widths.len().max(1);
     bytes_for((count / period) as u128 * sum(widths) + sum(&widths[..(count % period).min(widths.len())]))
 }
 
-/// The low bits of the words back to back; word i has width `widths[i % widths.len()]`, each of 1 to 64 bits. The
-/// last byte is padded with zeros.
+/// Packs the low bits of the words back to back. Word i has width `widths[i % widths.len()]`; widths are 1 to 64
+/// bits. The last byte is padded with zeros.
 pub fn pack(words: &[u64], widths: &[u32]) -> Vec<u8> {
     let mut out = vec![0; packed_bytes(words.len(), widths)];
     let mut writer = Writer::new(Bytes::new(&mut out));
     match widths {
-        // A width that the loop need not look up.
+        // With a single width, the loop need not look it up.
         &[width] => words.iter().for_each(|word| writer.push(word & mask(width), width)),
         _ => {
             words.iter().zip(widths.iter().cycle()).for_each(|(word, &width)| writer.push(word & mask(width), width))
@@ -26,8 +26,8 @@ pub fn pack(words: &[u64], widths: &[u32]) -> Vec<u8> {
     out
 }
 
-/// The `count` words of a message that [`pack`] made. Errors: another length, or padding bits that are set; both name
-/// `what`.
+/// Reads the `count` words of a message that [`pack`] made. Errors, which name `what`: a wrong length, or padding
+/// bits that are set.
 pub fn unpack(what: &'static str, message: &[u8], count: usize, widths: &[u32]) -> Result<Vec<u64>, Error> {
     let expected = packed_bytes(count, widths);
     if message.len() != expected {

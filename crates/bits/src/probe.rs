@@ -1,22 +1,22 @@
-//! Computations on secrets, one by one, for the command that looks for traces of the secrets in time and addresses
+//! Single computations on secrets, for the command that looks for traces of the secrets in times and addresses
 //! (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
 
-/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
-/// secret.
+/// Reads a secret and returns a closure that computes on it at every call. Neither of the two functions may branch on
+/// the secret or address memory by it.
 pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
-/// A computation.
+/// A computation on a secret.
 pub struct Probe {
     /// Name of the computation and of its kernels.
     pub name: String,
-    /// Bytes of its secret.
+    /// Number of bytes of the secret.
     pub secret_bytes: usize,
-    /// Makes it ready.
+    /// Prepares the computation.
     pub prepare: Prepare,
 }
 
 impl Probe {
-    /// A computation.
+    /// A computation that `prepare` makes from a secret.
     pub fn new<F: FnMut() + 'static>(
         name: impl Into<String>,
         secret_bytes: usize,
@@ -26,12 +26,12 @@ impl Probe {
     }
 }
 
-/// A value that computations share. It is leaked: the process ends with them.
+/// Makes a value that computations share. The value is leaked, as the process ends after the computations.
 pub fn shared<T>(x: T) -> &'static T {
     Box::leak(Box::new(x))
 }
 
-/// Whole words of a secret.
+/// The whole words of a secret.
 pub fn words(secret: &[u8]) -> Vec<u64> {
     secret.as_chunks::<8>().0.iter().map(|&bytes| u64::from_le_bytes(bytes)).collect()
 }

@@ -1,9 +1,9 @@
-//! The stream of bits: values back to back, least significant bit first.
+//! A stream of bits: values back to back, least significant bit first.
 
 use crate::{Error, mask};
 
-/// Bytes that hold `bits` bits. Saturates, so that the length of an absurd shape fails a check instead of wrapping
-/// around.
+/// The number of bytes that hold `bits` bits. It saturates, so that the length of an absurd shape fails a check
+/// instead of wrapping around.
 pub const fn bytes_for(bits: u128) -> usize {
     let bytes = bits.div_ceil(8);
     if bytes > usize::MAX as u128 { usize::MAX } else { bytes as usize }
@@ -30,11 +30,11 @@ impl Sink for &mut Vec<u8> {
     }
 }
 
-/// Fills a slice of bytes. What does not fit is dropped; debug builds panic.
+/// Fills a slice of bytes. Words that do not fit are dropped; debug builds panic.
 pub struct Bytes<'a>(std::slice::ChunksMut<'a, u8>);
 
 impl<'a> Bytes<'a> {
-    /// Fills `out` from its first byte.
+    /// A sink that fills `out` from its first byte.
     pub fn new(out: &'a mut [u8]) -> Self {
         Bytes(out.chunks_mut(8))
     }
@@ -56,11 +56,11 @@ impl Sink for Bytes<'_> {
     }
 }
 
-/// Fills the words of an iterator. What does not fit is dropped.
+/// Fills the words of an iterator. Words that do not fit are dropped.
 pub struct Words<I>(I);
 
 impl<'a, I: Iterator<Item = &'a mut u64>> Words<I> {
-    /// Fills the words that `words` yields, in its order.
+    /// A sink that fills the words that `words` yields, in that order.
     pub fn new(words: I) -> Self {
         Words(words)
     }
@@ -83,7 +83,7 @@ impl<'a, I: Iterator<Item = &'a mut u64>> Sink for Words<I> {
 pub struct Writer<S> {
     sink: S,
     word: u64,
-    /// Bits in `word`, below 64.
+    /// Number of bits in `word`, below 64.
     filled: u32,
 }
 
@@ -109,7 +109,7 @@ impl<S: Sink> Writer<S> {
         self.filled = end - 64;
     }
 
-    /// [`Self::push`] for a width of 0 to 128.
+    /// As [`Self::push`], for a width of 0 to 128.
     #[inline(always)]
     pub fn push_wide(&mut self, value: u128, width: u32) {
         if width <= 64 {
@@ -120,7 +120,7 @@ impl<S: Sink> Writer<S> {
         }
     }
 
-    /// Writes the word that is not full, if there is one.
+    /// Writes the last word if it is only partly filled.
     pub fn finish(mut self) {
         if self.filled > 0 {
             self.sink.tail(self.word, self.filled.div_ceil(8) as usize);
@@ -128,16 +128,16 @@ impl<S: Sink> Writer<S> {
     }
 }
 
-/// Reads values back to back from bytes. Zeros follow the last byte, so lengths are the caller's to check.
+/// Reads values back to back from bytes. Beyond the last byte it reads zeros, so the caller must check lengths.
 pub struct Reader<'a> {
     rest: &'a [u8],
     word: u64,
-    /// Bits left in `word`, below 64. The others are zero.
+    /// Number of bits left in `word`, below 64. The other bits of `word` are zero.
     left: u32,
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of `bytes` from the lowest bit of the first.
+    /// A reader of `bytes` that begins at the lowest bit of the first byte.
     pub fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes, word: 0, left: 0 }
     }
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
             self.left -= width;
             return value;
         }
-        // The word holds `left` bits of the value; the other 1 to 64 come from the next one.
+        // The word holds `left` bits of the value. The other 1 to 64 bits come from the next word.
         let next = self.next();
         let value = (self.word | next << self.left) & mask(width);
         let used = width - self.left;
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// [`Self::take`] for a width of 0 to 128.
+    /// As [`Self::take`], for a width of 0 to 128.
     #[inline(always)]
     pub fn take_wide(&mut self, width: u32) -> u128 {
         if width <= 64 {
@@ -171,8 +171,8 @@ impl<'a> Reader<'a> {
         low | u128::from(self.take(width - 64)) << 64
     }
 
-    /// Checks that all that is left is the padding of the last byte, and zero. Errors: [`Error::Padding`], naming
-    /// `what`.
+    /// Checks that only the padding of the last byte is left and that it is zero. Errors: [`Error::Padding`], which
+    /// names `what`.
     pub fn finish(self, what: &'static str) -> Result<(), Error> {
         if self.word == 0 && self.rest.is_empty() { Ok(()) } else { Err(Error::Padding { what }) }
     }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The stream by its definition: one bit after the other.
+    /// Writes the stream by its definition, one bit after the other.
     fn naive(values: &[(u128, u32)]) -> Vec<u8> {
         let bits: Vec<bool> = values.iter().flat_map(|&(v, w)| (0..w).map(move |i| v >> i & 1 == 1)).collect();
         bits.chunks(8).map(|byte| byte.iter().rev().fold(0, |byte, &bit| byte << 1 | u8::from(bit))).collect()

@@ -13,7 +13,7 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// `len` zero bits.
+    /// A vector of `len` zero bits.
     pub fn zeros(len: usize) -> Self {
         Bits { words: vec![0; len.div_ceil(64)], len }
     }
@@ -26,7 +26,7 @@ impl Bits {
         bits
     }
 
-    /// `len` bits, of which bit i is `bit(i)`.
+    /// A vector of `len` bits whose bit i is `bit(i)`.
     pub fn from_fn(len: usize, mut bit: impl FnMut(usize) -> bool) -> Self {
         let mut bits = Bits::zeros(len);
         for i in 0..len {
@@ -35,7 +35,8 @@ impl Bits {
         bits
     }
 
-    /// The `width` low bits (0 to 64) of every value, least significant first, one value after the other.
+    /// The `width` low bits of every value, least significant first, one value after the other, for a width of 0 to
+    /// 64.
     pub fn from_values(values: &[u64], width: u32) -> Self {
         let mut bits = Bits::zeros(values.len() * width as usize);
         let mut writer = Writer::new(Words::new(bits.words.iter_mut()));
@@ -46,8 +47,8 @@ impl Bits {
         bits
     }
 
-    /// Reads `len` bits from `ceil(len / 8)` bytes. Errors: another number of bytes, or padding bits that are set;
-    /// both name `what`.
+    /// Reads `len` bits from `ceil(len / 8)` bytes. Errors, which name `what`: a wrong number of bytes, or padding
+    /// bits that are set.
     pub fn from_bytes(what: &'static str, bytes: &[u8], len: usize) -> Result<Self, Error> {
         let expected = len.div_ceil(8);
         if bytes.len() != expected {
@@ -65,7 +66,7 @@ impl Bits {
         Ok(Bits { words, len })
     }
 
-    /// `ceil(len / 8)` bytes, least significant bit first.
+    /// The bits as `ceil(len / 8)` bytes, least significant bit first.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(self.len.div_ceil(8));
@@ -82,7 +83,7 @@ impl Bits {
         self.len == 0
     }
 
-    /// The words. Bits beyond the length are zero.
+    /// The words that hold the bits. Bits beyond the length are zero.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
@@ -94,7 +95,8 @@ impl Bits {
         self.words[i / 64] >> (i % 64) & 1
     }
 
-    /// The `len` bits from `at` on, at most 64, as one word. Panics if they are not all there.
+    /// The `len` bits from bit `at` on as one word, for a `len` of at most 64. Panics if the vector does not have all
+    /// of them.
     #[inline]
     pub fn word(&self, at: usize, len: usize) -> u64 {
         assert!(len <= 64 && at + len <= self.len, "{len} bits from {at} on of {}", self.len);

@@ -1,6 +1,6 @@
 //! Single words.
 
-/// The word whose `width` low bits are set, for a width of 0 to 64.
+/// The word in which the `width` low bits alone are set, for a width of 0 to 64.
 #[inline(always)]
 pub const fn mask(width: u32) -> u64 {
     debug_assert!(width <= 64);
@@ -15,11 +15,11 @@ pub const fn signed(x: u64, width: u32) -> i64 {
     ((x << (64 - width)) as i64) >> (64 - width)
 }
 
-/// 1 if `a == b`, else 0, without a branch. Both must be below 2^63.
+/// 1 if `a == b`, else 0, without a branch. Both numbers must be below 2^63.
 #[inline(always)]
 pub const fn equal(a: u64, b: u64) -> u64 {
     debug_assert!((a | b) >> 63 == 0);
-    // Only for a == b does the subtraction borrow into the top bit.
+    // The subtraction borrows into the top bit only if a == b.
     (a ^ b).wrapping_sub(1) >> 63
 }
 

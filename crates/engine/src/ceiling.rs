@@ -1,10 +1,11 @@
-//! Bounds that hold for every entry an operation returns, whatever it was given.
+//! Bounds that hold for every entry that an operation returns, whatever its input.
 
-/// A bound on the magnitudes that an operation returns, also where its inputs left the range that it supports.
+/// A bound on the magnitudes that an operation returns. It holds even for inputs outside the range that the operation
+/// supports.
 ///
-/// Whoever opens comparisons needs one: a party may choose weights that drive scores out of any range that is merely
-/// expected. [`Select::ceiling`](crate::Select::ceiling) states the bounds of an engine's operations; sums follow
-/// from these by [`plus`](Ceiling::plus) and [`times`](Ceiling::times).
+/// A protocol that opens comparisons needs such a bound, because a party may choose weights that drive scores out of
+/// any expected range. [`Select::ceiling`](crate::Select::ceiling) states the bounds of an engine's operations.
+/// [`plus`](Ceiling::plus) and [`times`](Ceiling::times) derive the bounds of sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ceiling(u64);
 
@@ -12,8 +13,7 @@ impl Ceiling {
     /// No bound.
     pub const NONE: Self = Ceiling(u64::MAX);
 
-    /// A bound of `units`, for an engine that can prove it. The engine chooses the unit: its last place, for
-    /// instance.
+    /// A bound of `units`, for an engine that can prove it. The engine chooses the unit, for instance its lowest bit.
     pub fn of_units(units: u64) -> Self {
         Ceiling(units)
     }
@@ -23,12 +23,12 @@ impl Ceiling {
         self.0
     }
 
-    /// Of sums of `terms` such entries.
+    /// The bound of sums of `terms` such entries.
     pub fn times(self, terms: usize) -> Self {
         Ceiling(self.0.saturating_mul(terms as u64))
     }
 
-    /// Of sums of an entry below this and one below `other`.
+    /// The bound of sums of two entries, one within this bound and one within `other`.
     pub fn plus(self, other: Self) -> Self {
         Ceiling(self.0.saturating_add(other.0))
     }
@@ -43,7 +43,7 @@ pub enum Origin {
     Probability,
     /// [`Select::sum_squares`](crate::Select::sum_squares), also of entries that were negated.
     Squares,
-    /// [`Select::gather`](crate::Select::gather) or [`scatter`](crate::Select::scatter) of entries of this magnitude.
+    /// [`Select::gather`](crate::Select::gather) or [`scatter`](crate::Select::scatter).
     Moved {
         /// The `magnitude` that the operation was given.
         magnitude: u32,

@@ -11,14 +11,14 @@ use crate::logit_bits::LogitBits;
 use crate::operand::CachedOperand;
 use crate::tensor::Tensor;
 
-/// The score that [`Engine::hide`] gives to a hidden column, whatever it was.
+/// The score that [`Engine::hide`] gives to a hidden column, whatever its score was.
 pub const HIDDEN_SCORE: f32 = -510.0;
 
-/// Caps of [`Engine::soft_cap`], from the first to the second.
+/// The smallest and the largest cap of [`Engine::soft_cap`].
 pub const SOFT_CAPS: [f32; 2] = [1.0, 128.0];
 
-/// Bound on the scores that [`Engine::hide`] leaves. They lie above [`HIDDEN_SCORE`] by 30 or more, so that every
-/// engine gives a hidden column the probability 0.
+/// Bound on the magnitudes of the scores that [`Engine::hide`] does not hide. Such scores exceed [`HIDDEN_SCORE`] by
+/// 30 or more, so every engine gives a hidden column the probability 0.
 pub const MAX_SHOWN_SCORE: f32 = 480.0;
 
 const _: () = assert!(HIDDEN_SCORE + MAX_SHOWN_SCORE <= -30.0, "what MAX_SHOWN_SCORE says");
@@ -32,24 +32,25 @@ pub enum Gelu {
     Erf,
 }
 
-/// The right factor of a product, or the entries that are gathered from.
+/// The right factor of a product, or the entries that [`gather`](crate::Select::gather) chooses from.
 #[derive(Debug)]
 pub enum Right<'a, E: Engine + ?Sized> {
     /// A tensor that the engine has not seen before.
     Fresh(&'a E::Tensor),
-    /// A cached operand: it holds the tokens of the product with `operand` before, unchanged, less those that were
-    /// [taken back](CachedOperand::roll_back), and new ones after them. An engine that prepares its products opens
-    /// less for it.
+    /// A cached operand. It holds the tokens of the previous product with `operand`, unchanged, except that the last
+    /// ones may have been [taken back](CachedOperand::roll_back) and that new tokens may follow. An engine that
+    /// prepares its products opens only what is new.
     Cached {
-        /// Its tensor now. The tokens stand along the [axis](crate::OperandKind::axis) that the operand's kind says.
+        /// The operand's current tensor. Its tokens stand along the [axis](crate::OperandKind::axis) of the operand's
+        /// kind.
         tensor: &'a E::Tensor,
-        /// The engine's memory of it.
+        /// The engine's memory of the operand.
         operand: &'a mut E::Operand,
     },
 }
 
 impl<'a, E: Engine + ?Sized> Right<'a, E> {
-    /// Its tensor, cached or not.
+    /// The tensor, cached or not.
     pub fn tensor(&self) -> &'a E::Tensor {
         match self {
             Right::Fresh(tensor) | Right::Cached { tensor, .. } => tensor,
@@ -57,54 +58,55 @@ impl<'a, E: Engine + ?Sized> Right<'a, E> {
     }
 }
 
-/// Factors of a product of matrices: (batch, m, k) x (batch, k, n).
+/// The two factors of a product of matrices: (batch, m, k) x (batch, k, n).
 pub struct Product<'a, E: Engine + ?Sized> {
-    /// The left one.
+    /// The left factor.
     pub left: &'a E::Tensor,
-    /// The right one.
+    /// The right factor.
     pub right: Right<'a, E>,
 }
 
-/// The bits of products that are wanted.
+/// How many bits of a product are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// All of an activation.
+    /// All bits of an activation.
     Full,
-    /// As many as a softmax sees: only [`Engine::hide`] and the softmax look at the products, whose range they have.
+    /// Only the bits that a softmax sees. Such products lie in the range of a softmax and of [`Engine::hide`], and no
+    /// other operation takes them.
     Softmax,
 }
 
-/// Scores before a softmax.
+/// Input of a softmax: scores, and which of them count.
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a, T> {
-    /// (..., rows, columns).
+    /// The scores, (..., rows, columns).
     pub scores: &'a T,
-    /// The columns that each of the rows sees, public and not empty. The others get probability 0.
+    /// The columns that each row sees: a public range that is not empty. All other columns get probability 0.
     pub seen: &'a [Range<usize>],
-    /// The last column is that of a sink: every row sees it besides, and `seen` ends before it.
+    /// Whether the last column is an attention sink. Every row sees it too, and the ranges of `seen` end before it.
     pub sink: bool,
-    /// Columns may be [hidden](Engine::hide).
+    /// Whether columns may be [hidden](Engine::hide).
     pub hidden: bool,
 }
 
-/// The operations of a transformer, over tensors that only the engine can look into. Policies that choose among
-/// tokens need [`Select`](crate::Select).
+/// The operations of a transformer, on tensors that only the engine can look into. Policies that choose among tokens
+/// also need [`Select`](crate::Select).
 ///
-/// Shapes are row-major; `...` stands for any leading axes. Operations that talk to a peer can fail; all are recorded
-/// under the current scope. Shape mismatches are bugs of the caller and panic.
+/// Shapes are row-major; `...` stands for any leading axes. Operations that talk to a peer can fail. Every operation
+/// is recorded under the current scope. A shape mismatch is a bug of the caller and panics.
 pub trait Engine: 'static {
     /// An activation.
     type Tensor: Tensor + 'static;
-    /// A matrix that only the server knows, or one that is [public](crate::WeightSpec::public), as a
-    /// [`WeightLoader`](crate::WeightLoader) makes it for this engine.
+    /// A weight as a [`WeightLoader`](crate::WeightLoader) makes it for this engine. Only the server knows its
+    /// values, unless it is [public](crate::WeightSpec::public).
     type Weight: Send + Sync;
     /// The engine's memory of a cached operand between products.
     type Operand: CachedOperand;
 
-    /// Whether the engine sees its values, for accuracy studies.
+    /// Whether the engine sees the values of its tensors, as accuracy studies need.
     const CLEAR: bool;
 
-    /// Opens the scope `name` of the operation path, for reports and errors.
+    /// Opens the scope `name`. The names of the open scopes are the operation path, which reports and errors quote.
     fn enter(&mut self, name: &str);
 
     /// Closes the innermost scope.
@@ -121,8 +123,8 @@ pub trait Engine: 'static {
         result
     }
 
-    /// Runs `layer` of a model. An engine that only counts may do so by what the first layer of its class took in
-    /// this pass, and return what that one returned; `run` is then not called.
+    /// Runs `layer` of a model. An engine that only counts costs may count those of the first layer of the same class
+    /// in this pass once more and return that layer's result. It then does not call `run`.
     fn layer<T: Clone + Send + 'static>(
         &mut self,
         layer: &Layer<Self::Weight>,
@@ -135,14 +137,14 @@ pub trait Engine: 'static {
         run(self)
     }
 
-    /// Rows `ids` of the table `table` (inputs = number of rows): shape (count, outputs). Only the client knows the
-    /// ids and passes `Some`; `count` is public.
+    /// Rows `ids` of `table`, which has [`inputs`](crate::WeightSpec::inputs) rows: shape (count, outputs). Only the
+    /// client knows the ids and passes `Some`. `count` is public.
     fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize) -> Result<Self::Tensor, Error>;
 
-    /// Rows `start..start + count` of the table, public indices: shape (count, outputs).
+    /// Rows `start..start + count` of `table`: shape (count, outputs). The indices are public.
     fn rows(&mut self, table: &Self::Weight, start: usize, count: usize) -> Result<Self::Tensor, Error>;
 
-    /// Numbers that only the client knows and passes as `Some`; their `shape` is public. Free.
+    /// Numbers that only the client knows and passes as `Some`. Their `shape` is public. Costs nothing.
     ///
     /// Range: |x| < 2^10.
     fn input(&mut self, shape: &[usize], values: Option<ArrayViewD<f32>>) -> Result<Self::Tensor, Error>;
@@ -150,8 +152,8 @@ pub trait Engine: 'static {
     /// x W + b: (..., inputs) -> (..., outputs).
     fn linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Self::Tensor, Error>;
 
-    /// The sum of [`linear`](Engine::linear) over pairs of an input and its weight, of one shape of outputs. Engines
-    /// in fixed point round it once, if they can.
+    /// The sum of [`linear`](Engine::linear) over pairs of an input and its weight. All outputs have the same shape.
+    /// Engines in fixed point round the sum once where they can, instead of each term.
     ///
     /// # Panics
     /// If there are no pairs.
@@ -164,20 +166,20 @@ pub trait Engine: 'static {
         })
     }
 
-    /// Entrywise sum of tensors of one shape.
+    /// Entrywise sum of two tensors of the same shape.
     fn add(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
-    /// Entrywise product of tensors of one shape.
+    /// Entrywise product of two tensors of the same shape.
     fn mul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
     /// Product with a public number.
     fn scale(&mut self, x: &Self::Tensor, by: f32) -> Result<Self::Tensor, Error>;
 
-    /// Public numbers as a tensor. Free, as is adding them.
+    /// Public numbers as a tensor. Costs nothing, and neither does adding the tensor.
     fn public(&mut self, values: &ArrayD<f32>) -> Self::Tensor;
 
-    /// Several products of matrices, none of which needs the result of another. Between two parties, products with
-    /// cached operands that are prepared take the flows of one.
+    /// Several products of matrices, none of which needs the result of another. Between two parties, all products
+    /// with prepared cached operands together take as many flows as a single one.
     fn matmul_each(&mut self, products: Vec<Product<Self>>, precision: Precision)
     -> Result<Vec<Self::Tensor>, Error>;
 
@@ -186,14 +188,14 @@ pub trait Engine: 'static {
         Ok(self.matmul_each(vec![Product { left, right }], Precision::Full)?.remove(0))
     }
 
-    /// A bound on the entries of [`linear`](Engine::linear) by `weight`, whatever it was given: for
+    /// A bound on the entries that [`linear`](Engine::linear) by `weight` returns for any input. It serves
     /// [`Ranking::ceiling`](crate::Ranking::ceiling).
     fn linear_ceiling(&self, weight: &Self::Weight) -> Ceiling;
 
-    /// Softmax over the last axis of several tensors. Between two parties it takes the flows of one.
+    /// Softmax over the last axis of several tensors. Between two parties, all together take as many flows as one.
     fn softmax_each(&mut self, parts: &[Visible<Self::Tensor>]) -> Result<Vec<Self::Tensor>, Error>;
 
-    /// Softmax over the last axis of `scores` (..., rows, columns), of which row i sees the columns `seen[i]`.
+    /// Softmax over the last axis of `scores` (..., rows, columns). Row i sees the columns `seen[i]`.
     fn softmax(&mut self, scores: &Self::Tensor, seen: &[Range<usize>]) -> Result<Self::Tensor, Error> {
         Ok(self.softmax_each(&[Visible { scores, seen, sink: false, hidden: false }])?.remove(0))
     }
@@ -203,11 +205,11 @@ pub trait Engine: 'static {
     /// Range: |x| < 2^10, and caps from 1 to 128.
     fn soft_cap(&mut self, x: &Self::Tensor, cap: f32) -> Result<Self::Tensor, Error>;
 
-    /// Scores (batch, rows, columns) with [`HIDDEN_SCORE`] in the `hidden` columns (batch, columns), so that softmax
-    /// gives them 0 wherever another is visible. Which columns are hidden the client alone knows and passes as
-    /// `Some`.
+    /// The scores `x` (batch, rows, columns) with [`HIDDEN_SCORE`] in the `hidden` columns (batch, columns). A
+    /// softmax gives these columns 0 wherever another column is visible. Only the client knows which columns are
+    /// hidden and passes `Some`.
     ///
-    /// Range: |x| < [`MAX_SHOWN_SCORE`] in the other columns. Those that are hidden may hold anything.
+    /// Range: |x| < [`MAX_SHOWN_SCORE`] in the other columns. Hidden columns may hold anything.
     fn hide(&mut self, x: &Self::Tensor, hidden: Option<&Array2<bool>>) -> Result<Self::Tensor, Error>;
 
     /// GELU, entrywise.
@@ -222,15 +224,15 @@ pub trait Engine: 'static {
     /// x / sqrt(mean(x^2) + eps) over the last axis. The gain belongs to the next weight.
     fn rms_norm(&mut self, x: &Self::Tensor, eps: f32) -> Result<Self::Tensor, Error>;
 
-    /// Rotary embedding in the "rotate half" convention of Hugging Face: x is (count, heads, d), `cos` and `sin` are
-    /// public (count, d/2): out = (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis.
+    /// Rotary embedding in the "rotate half" convention of Hugging Face: (x1 cos - x2 sin, x2 cos + x1 sin) for the
+    /// halves x1, x2 of the last axis. `x` is (count, heads, d); `cos` and `sin` are (count, d/2) and public.
     fn rope(&mut self, x: &Self::Tensor, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<Self::Tensor, Error>;
 
-    /// Opens `x` to the client, which gets `Some`. A plan gives `None`.
+    /// Opens `x` to the client, which gets `Some`. The server and a plan get `None`.
     fn reveal(&mut self, x: &Self::Tensor) -> Result<Option<ArrayD<f32>>, Error>;
 
-    /// x W + b, opened to the client as [`reveal`](Engine::reveal) opens it. Engines in fixed point round it to
-    /// `bits` fractional bits, two parties at random: its lowest bits would tell about weights.
+    /// x W + b, opened to the client as [`reveal`](Engine::reveal) does. Engines in fixed point round it to `bits`
+    /// fractional bits, because the lower bits would tell about the weights. Two parties round at random.
     fn reveal_linear(
         &mut self,
         x: &Self::Tensor,
@@ -242,8 +244,8 @@ pub trait Engine: 'static {
         self.reveal(&y)
     }
 
-    /// Index of the largest entry of each row of `x` (rows, n), opened to the client and to nobody else; ties go to
-    /// either.
+    /// Index of the largest entry of each row of `x` (rows, n), opened to the client alone. Of equal entries, either
+    /// may win.
     ///
     /// Range: |x| < 2^11.
     fn argmax(&mut self, x: &Self::Tensor) -> Result<Option<Vec<usize>>, Error>;

@@ -6,15 +6,15 @@ use thiserror::Error;
 
 /// A failure of an engine.
 ///
-/// The causes that any engine may have are variants. What only one kind of engine knows, such as a broken link or a
-/// failed protocol, is [`Error::Backend`].
+/// Causes that any engine may have are variants of their own. A cause that only one kind of engine knows, such as a
+/// broken link or a failed protocol, is an [`Error::Backend`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Data of another shape than its specification.
+    /// Data whose shape is not the specified one.
     #[error("tensor `{tensor}` has shape {got:?}, expected {expected:?}")]
     Shape {
-        /// Name of the tensor or operation.
+        /// Name of the tensor or the operation.
         tensor: String,
         /// Shape expected.
         expected: Vec<usize>,
@@ -26,12 +26,12 @@ pub enum Error {
     NotFinite {
         /// Published name of the tensor.
         tensor: String,
-        /// The value.
+        /// The value found.
         value: f32,
-        /// Row-major position; those of the bias follow those of the matrix.
+        /// Row-major position. Positions of the bias follow the last position of the matrix.
         position: usize,
     },
-    /// An operation needs the values of a weight that are not known here.
+    /// An operation needs the values of a weight, but this party does not know them.
     #[error("the values of tensor `{tensor}` are needed but not known here")]
     NoValues {
         /// Published name of the tensor.
@@ -40,7 +40,7 @@ pub enum Error {
     /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocabulary}")]
     Token {
-        /// The id.
+        /// The token id.
         id: u32,
         /// Size of the vocabulary.
         vocabulary: usize,
@@ -50,34 +50,34 @@ pub enum Error {
     Range {
         /// Operation path.
         path: String,
-        /// Offending value.
+        /// The value that is out of range.
         value: f64,
         /// Smallest value supported.
         low: f64,
         /// Largest value supported.
         high: f64,
     },
-    /// A function of another crate that is not registered for this engine.
+    /// A function that another crate defines was not registered for this engine.
     #[error("the function `{function}` is not registered for the engine {engine}")]
     NotRegistered {
-        /// Its name.
+        /// Name of the function.
         function: String,
-        /// The type of the engine.
+        /// Type of the engine.
         engine: &'static str,
     },
-    /// An operation that needs an engine which sees its values.
+    /// An operation needs an engine that [sees its values](crate::Engine::CLEAR).
     #[error("{operation} works only where values are seen, not between two parties or as a plan")]
     NotInTheClear {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
     },
-    /// A failure of a kind that only the engine at hand knows, displayed as it is.
+    /// A failure of a kind that only one engine knows. It is displayed unchanged.
     #[error(transparent)]
     Backend(Box<dyn StdError + Send + Sync>),
 }
 
 impl Error {
-    /// The failure of the backend, if it is an `E`.
+    /// The cause inside [`Error::Backend`], if it is an `E`.
     pub fn backend<E: StdError + 'static>(&self) -> Option<&E> {
         match self {
             Error::Backend(source) => source.downcast_ref(),

@@ -1,4 +1,4 @@
-//! The truth: the model in f32, as its authors run it.
+//! The reference: the model in f32, as its authors run it.
 
 use std::ops::Range;
 
@@ -23,13 +23,13 @@ const STREAMED_ROWS: usize = 4;
 
 /// Computes in the clear with f32; sums that a norm or a softmax depends on are kept in f64.
 ///
-/// There is one process, so it is client and server at once: it wants every weight and every token id, and reveals
-/// all.
+/// One process is client and server at once. So this engine needs every weight and every token id, and reveals all
+/// results.
 #[derive(Debug, Default)]
 pub struct Float {
-    /// The states since the last look, if anybody wants to see them.
+    /// The states since the last [`Float::take_states`], if they are kept.
     states: Option<States>,
-    /// Selections that another engine's rounding may change.
+    /// Number of selections that another engine's rounding may change.
     close: u64,
 }
 
@@ -39,8 +39,8 @@ impl Float {
         Float { states: Some(States::default()), ..Float::default() }
     }
 
-    /// The number of close selections, which may come out otherwise in an engine that rounds: some entry that was
-    /// chosen and some other are no further apart than [`Ranking::noise`] says.
+    /// The number of close selections, which may come out otherwise in an engine that rounds. A selection is close if
+    /// a chosen entry and one that was not chosen could change places when each is off by [`Ranking::noise`].
     pub fn close_choices(&self) -> u64 {
         self.close
     }
@@ -54,13 +54,13 @@ impl Float {
 /// Hidden states, for studies of a model.
 #[derive(Clone, Debug, Default)]
 pub struct States {
-    /// Results of the root-mean-square norms, in order.
+    /// Results of the root-mean-square norms, in the order in which they ran.
     pub norms: Vec<ArrayD<f32>>,
-    /// The residual stream: the matrix to which the first sum of matrices adds, and what each such sum returns.
+    /// The residual stream: the left operand of the first sum of matrices, then the result of every sum of matrices.
     pub residual: Vec<Array2<f32>>,
 }
 
-/// The chosen positions of every row, of `n`.
+/// The chosen positions of every row, each below `n`.
 #[derive(Clone, Debug)]
 pub struct FloatSelection {
     n: usize,
@@ -75,7 +75,7 @@ pub struct FloatWeight {
     bias: Option<Array1<f32>>,
 }
 
-/// Keeps weights as they are published. Refuses those without values.
+/// Keeps weights as they are published. Refuses weights without values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FloatLoader;
 
@@ -243,7 +243,7 @@ impl Engine for Float {
             expected,
             got: hidden.map_or_else(Vec::new, |hidden| hidden.shape().to_vec()),
         })?;
-        // No score is below this one, whatever the range of the others.
+        // No score is below `f32::MIN`, whatever the range of the shown ones.
         let shown = |at: IxDyn| if hidden[[at[0], at[2]]] { f32::MIN } else { x[&at] };
         Ok(ArrayD::from_shape_fn(shape, shown))
     }
@@ -302,7 +302,7 @@ impl Select for Float {
                 let x = f64::from(row[i]) * units + off;
                 if how.rounded { (x + 0.5).floor() } else { x }
             };
-            // The larger comes first, and of equals the one before.
+            // The larger entry comes first, and of equal entries the one at the lower position.
             let by = |(a, i): &(f64, usize), (b, j): &(f64, usize)| b.total_cmp(a).then(i.cmp(j));
             let mut order: Vec<(f64, usize)> = (0..n).map(|i| (seen(i, 0.0), i)).collect();
             order.sort_by(by);
@@ -417,7 +417,7 @@ fn multiply_into(a: ArrayView2<f32>, b: ArrayView2<f32>, mut out: ArrayViewMut2<
     let (m, k) = a.dim();
     let n = b.ncols();
     let threads = if m * k * n < PARALLEL_MACS { 1 } else { rayon::current_num_threads() };
-    // Blocks of columns keep every thread on its own part of b, which is the large operand.
+    // Blocks of columns give every thread its own part of b, which is the large operand.
     let block = n.div_ceil(threads).max(1);
     let columns = |j: usize, mut out: ArrayViewMut2<f32>| {
         let b = b.slice_axis(Axis(1), Slice::from(j * block..n.min((j + 1) * block)));
@@ -553,7 +553,7 @@ mod tests {
             let how = Ranking { k: 2, method: TopK::Rank, magnitude: 4, ceiling: Ceiling::NONE, frac: 2, rounded };
             (float.top_k(&x(row), &how).unwrap().rows[0].clone(), float.close_choices())
         };
-        // Of cells as wide as 1/4, in the middle of which 0 and 1 lie.
+        // Multiples of 1/4 have cells of that width around them. 0 and 1 lie in the middle of their cells.
         assert_eq!(chosen([0.9, 0.01, -0.02, 0.0, 0.1], true), (vec![0, 1], 0));
         assert_eq!(chosen([0.9, 0.01, -0.02, 0.0, 0.13], true), (vec![0, 4], 1));
         assert_eq!(chosen([0.9, 1.1, 0.02, 0.1, -3.0], true), (vec![0, 1], 1));

@@ -1,13 +1,13 @@
 //! Layers that cost the same.
 
-/// A layer of a model, as far as its cost goes. Layers of one class whose weights have the same forms make the same
-/// calls on tensors of the same shapes, in every pass.
+/// What decides the cost of a layer of a model. In every pass, layers of the same class whose weights have the same
+/// shapes and formats make the same calls on tensors of the same shapes.
 #[derive(Clone, Copy, Debug)]
 pub struct Layer<'a, W> {
-    /// Its index in the model. Every pass goes through all layers, in order.
+    /// The layer's index in the model. Every pass goes through all layers in order.
     pub index: usize,
-    /// Its class.
+    /// The layer's class, a number that the model chooses.
     pub class: usize,
-    /// Its weights.
+    /// The layer's weights.
     pub weights: &'a [&'a W],
 }

@@ -6,28 +6,29 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Fractional bits of the logits that a client learns: 0..=[`LogitBits::MAX`], 8 unless stated. Finer logits tell
-/// more about the weights, and sampling hardly notices.
+/// Fractional bits of the logits that a client learns: 0..=[`LogitBits::MAX`], 8 by default. More bits reveal more
+/// about the weights and hardly improve sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct LogitBits(u32);
 
-/// No number of fractional bits of a logit.
+/// A text or a number that is not a valid number of fractional bits of a logit.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{got}` is no number of fractional bits of a logit: expected 0..={}", LogitBits::MAX)]
 pub struct LogitBitsError {
-    /// The value given.
+    /// The value that was given.
     pub got: String,
 }
 
 impl LogitBits {
-    /// The most. Products with weights have 22 fractional bits or more, so that 8 of them are left to chance.
+    /// The largest value. Products with weights have at least 22 fractional bits, so at least 8 of them are rounded
+    /// away at random.
     pub const MAX: u32 = 14;
 
-    /// The finest logits.
+    /// The largest value: logits at their finest.
     pub const FINEST: LogitBits = LogitBits(Self::MAX);
 
-    /// The number.
+    /// The number of fractional bits.
     pub fn get(self) -> u32 {
         self.0
     }

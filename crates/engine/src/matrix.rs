@@ -7,38 +7,38 @@ use std::sync::Arc;
 use ndarray::Array2;
 use rayon::prelude::*;
 
-/// Entries of a line that are read at a time where a whole matrix is gone through.
+/// Entries of a line that are read at a time when a whole matrix is read.
 const PIECE: usize = 2048;
 
 /// Which entries of a matrix lie next to each other where it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Those of a row.
+    /// The entries of a row.
     Rows,
-    /// Those of a column.
+    /// The entries of a column.
     Columns,
 }
 
-/// A piece of a line as it is stored. An entry is the number there in 32 bits, times its gain, times the factor, each
-/// product rounded to 32 bits.
+/// A piece of a line as it is stored. An entry is the stored number as an `f32`, times its gain, times the factor.
+/// Each product is rounded to `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<'a> {
-    /// As many numbers as the piece has entries.
+    /// The stored numbers, one for each entry of the piece.
     pub numbers: Narrow<'a>,
-    /// As many gains, or none if all are 1.
+    /// The gains, one for each entry, or `None` if all are 1.
     pub gains: Option<&'a [f32]>,
-    /// The factor of the line.
+    /// The factor of the whole line.
     pub factor: f32,
 }
 
 /// Numbers of fewer than 32 bits, each in little-endian bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum Narrow<'a> {
-    /// 16 bits, IEEE.
+    /// IEEE half precision.
     F16(&'a [[u8; 2]]),
-    /// The upper half of 32 bits.
+    /// The upper 16 bits of an `f32`.
     Bf16(&'a [[u8; 2]]),
-    /// Signed bytes, of which each stands for its product with the scale, rounded to 32 bits.
+    /// Signed bytes and a scale. Each byte stands for its product with the scale, rounded to `f32`.
     I8(&'a [[u8; 1]], f32),
 }
 
@@ -46,29 +46,31 @@ pub enum Narrow<'a> {
 ///
 /// Its *lines* are its rows or its columns, whichever are stored in one piece. Equal calls give equal entries.
 pub trait MatrixSource: Debug + Send + Sync {
-    /// Inputs and outputs: rows and columns.
+    /// The number of inputs, which are the rows, and of outputs, which are the columns.
     fn shape(&self) -> (usize, usize);
 
     /// Whether a line is a row or a column.
     fn order(&self) -> Order;
 
-    /// The entries `from .. from + out.len()` of the line `line`. Panics if the matrix does not have them.
+    /// Reads the entries `from .. from + out.len()` of the line `line` into `out`. Panics if the matrix does not have
+    /// them.
     fn read(&self, line: usize, from: usize, out: &mut [f32]);
 
-    /// Says that the entries `from .. from + count` of the line `line` are read soon, so that memory can send them
-    /// meanwhile. Nothing depends on it.
+    /// A hint that the entries `from .. from + count` of the line `line` are read soon, so that they can be
+    /// prefetched. Results do not depend on it.
     fn fetch(&self, line: usize, from: usize, count: usize) {
         let _ = (line, from, count);
     }
 
-    /// The entries `from .. from + count` of the line `line` as they are stored, where [`read`](MatrixSource::read)
-    /// makes of them what [`Stored`] says. Panics as it does.
+    /// The entries `from .. from + count` of the line `line` as they are stored, or `None` if
+    /// [`read`](MatrixSource::read) does not compute them as [`Stored`] says. Panics if the matrix does not have
+    /// them.
     fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
         let _ = (line, from, count);
         None
     }
 
-    /// Number of lines, and of the entries of each.
+    /// The number of lines, and the number of entries of each line.
     fn lines(&self) -> (usize, usize) {
         let (inputs, outputs) = self.shape();
         match self.order() {
@@ -97,7 +99,7 @@ impl MatrixSource for Array2<f32> {
     }
 }
 
-/// Some neighbouring columns of a matrix, as a matrix of its own. Reads nothing of the others.
+/// Some neighbouring columns of a matrix, as a matrix of its own. The other columns are never read.
 #[derive(Clone, Debug)]
 pub struct ColumnRange {
     matrix: Arc<dyn MatrixSource>,
@@ -111,9 +113,10 @@ impl ColumnRange {
         ColumnRange { matrix, columns }
     }
 
-    /// The line of the matrix that has the entries `from .. from + count` of `line`, and the first of them there.
+    /// The line of the whole matrix that has the entries `from .. from + count` of `line`, and the index of the first
+    /// one in that line.
     fn place(&self, line: usize, from: usize, count: usize) -> (usize, usize) {
-        // The matrix itself has more entries to give, but they are not part of this one.
+        // The whole matrix would also return entries outside the range.
         let (lines, length) = self.lines();
         assert!(line < lines && from + count <= length, "entries of a range of columns");
         match self.order() {
@@ -148,8 +151,8 @@ impl MatrixSource for ColumnRange {
     }
 }
 
-/// The largest magnitude of the entries: infinite if one of them is, NaN if one is no number, 0 if there are none.
-/// Reads all of them.
+/// The largest magnitude of the entries, all of which are read. It is infinite or NaN if an entry is, and 0 if there
+/// are none.
 pub fn largest(matrix: &dyn MatrixSource) -> f32 {
     let (lines, length) = matrix.lines();
     let of_line = |line: usize| {
@@ -157,7 +160,7 @@ pub fn largest(matrix: &dyn MatrixSource) -> f32 {
         (0..length).step_by(PIECE).fold(0, |most: u32, from| {
             let piece = &mut piece[..PIECE.min(length - from)];
             matrix.read(line, from, piece);
-            // Magnitudes compare as their bits do, and whatever is no finite number lies above all that are.
+            // Magnitudes compare as their bits do: infinity lies above every finite number, and NaN above infinity.
             piece.iter().fold(most, |most, x| most.max(x.to_bits() & (u32::MAX >> 1)))
         })
     };

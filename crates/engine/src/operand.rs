@@ -1,4 +1,4 @@
-//! Names of the matrices that an engine remembers between products.
+//! Cached operands: matrices that an engine remembers between products, and their names.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 /// Where the tokens of a cached operand stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Axis {
-    /// (d, tokens): the product has a column for every token.
+    /// The matrix is (d, tokens): the product has a column for every token.
     Columns,
-    /// (tokens, d): the product sums over tokens.
+    /// The matrix is (tokens, d): the product sums over tokens.
     Rows,
 }
 
 /// The contents of a cached operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum OperandKind {
-    /// Keys of the cache, for scores.
+    /// Keys of the KV cache, for scores.
     Keys,
-    /// Values of the cache, for their mix.
+    /// Values of the KV cache, which attention mixes.
     Values,
-    /// Digests of clusters of keys, for scores of clusters.
+    /// One digest for each cluster of keys, for scores of clusters.
     Digests,
     /// Keys and values of clusters side by side, for gathering.
     Clusters,
 }
 
 impl OperandKind {
-    /// Where the tokens stand: scores have a column for every token, mixes and gathered rows are sums over tokens.
+    /// Where the tokens stand. Scores have a column for every token; mixes and gathered rows are sums over tokens.
     pub fn axis(self) -> Axis {
         match self {
             OperandKind::Keys | OperandKind::Digests => Axis::Columns,
@@ -39,14 +39,14 @@ impl OperandKind {
 /// Names a cached operand of a session. No two operands of a session have the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OperandId {
-    /// Layer of the model.
+    /// Index of the model's layer.
     pub layer: usize,
     /// The contents of the matrix.
     pub kind: OperandKind,
-    /// The number of times that its rows were replaced before.
+    /// How many times the matrix's rows were replaced before.
     pub generation: usize,
-    /// Which heads of the layer, where these are divided into parts that hold different tokens. The first or only
-    /// part is not written out, so that a layer that is not divided has the name that it had before there were parts.
+    /// Index of the part of the layer's heads, where the heads are divided into parts that hold different tokens. A
+    /// part 0 is not serialised, so an undivided layer keeps the name that it had before there were parts.
     #[serde(default, skip_serializing_if = "is_first")]
     pub part: usize,
 }
@@ -70,19 +70,20 @@ impl fmt::Display for OperandId {
     }
 }
 
-/// The engine's memory of a matrix of the cache between products, beyond the matrix itself.
+/// The engine's memory of a cached matrix between products, beyond the matrix itself.
 ///
-/// It cannot be copied: a mask that served two matrices would show how they differ.
+/// It cannot be copied, because a mask that served two matrices would show how they differ.
 pub trait CachedOperand: Send + Sized {
-    /// An operand without products so far. Matrices whose rows change take one of the next
+    /// An operand before its first product. A matrix whose rows change needs a new operand, of the next
     /// [generation](OperandId::generation).
     fn new(id: OperandId) -> Self;
 
-    /// The matrix has lost its last tokens and has `tokens` or fewer: others may come in their places. Both parties
-    /// know how many are left.
+    /// Takes note that the matrix was cut back to its first `tokens` tokens, or fewer. Other tokens may take the
+    /// places of those it lost. Both parties know how many are left.
     fn roll_back(&mut self, tokens: usize);
 
-    /// A copy of this operand for a plan that goes on in another way; `None` if it holds anything but sizes.
+    /// A copy of this operand for a plan that continues in another way, or `None` if the operand holds more than
+    /// sizes.
     fn fork(&self) -> Option<Self>;
 }
 

@@ -1,22 +1,22 @@
-//! The interface of choices: what cache policies compute with beyond a transformer.
+//! The operations that cache policies need beyond those of a transformer: ranking and choosing.
 
 use crate::ceiling::{Ceiling, Origin};
 use crate::engine::{Engine, Right};
 use crate::error::Error;
 use crate::top_k::Ranking;
 
-/// The largest and the smallest entries along an axis, of one shape.
+/// The largest and the smallest entries along an axis. Both tensors have the same shape.
 #[derive(Clone, Debug)]
 pub struct Extrema<T> {
-    /// The largest.
+    /// The largest entries.
     pub max: T,
-    /// The smallest.
+    /// The smallest entries.
     pub min: T,
 }
 
 /// The operations of policies that rank tokens and choose among them.
 pub trait Select: Engine {
-    /// Which k of the n entries of each row, in an order of their own, where the engine knows them: (rows, k, n).
+    /// A choice of k of the n entries of each row, in some order: (rows, k, n). Only a clear engine knows which ones.
     type Selection: Clone + Send + Sync + 'static;
 
     /// (..., n) -> (...): sums over the last axis. Free.
@@ -34,20 +34,21 @@ pub trait Select: Engine {
     /// (..., n) -> (...): maximum and minimum over the last axis.
     fn extrema(&mut self, x: &Self::Tensor) -> Result<Extrema<Self::Tensor>, Error>;
 
-    /// A bound on the entries that the operation `origin` returns, whatever it was given: for [`Ranking::ceiling`].
+    /// A bound on the entries that the operation `origin` returns for any input. It serves [`Ranking::ceiling`].
     ///
     /// # Errors
-    /// If the engine does not support such an operation, for its magnitude.
+    /// If the engine does not support the magnitude of `origin`.
     fn ceiling(&self, origin: Origin) -> Result<Ceiling, Error>;
 
-    /// The `how.k` largest entries of each row of (rows, n). What it reveals depends on `how.method`.
+    /// The `how.k` largest entries of each row of `x` (rows, n). What is revealed depends on `how.method`.
     fn top_k(&mut self, x: &Self::Tensor, how: &Ranking) -> Result<Self::Selection, Error>;
 
     /// `selection` as one-hot rows that no party knows, so that gathering is a matrix product.
     fn one_hot(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
-    /// `second` chooses among the `fan_out` parts of each entry that `first` chose, (rows, k1, n) and
-    /// (rows, k2, k1 fan_out): the selection of parts of all entries, (rows, k2, n fan_out).
+    /// Combines two selections into one. `first` (rows, k1, n) chooses entries, each of which has `fan_out` parts;
+    /// `second` (rows, k2, k1 fan_out) chooses among the parts of the chosen entries. The result (rows, k2, n
+    /// fan_out) chooses among the parts of all entries.
     fn compose(
         &mut self,
         first: &Self::Selection,
@@ -55,9 +56,10 @@ pub trait Select: Engine {
         second: &Self::Selection,
     ) -> Result<Self::Selection, Error>;
 
-    /// The chosen entries of `from`, (shared rows, n, w): (rows, k, w). Each row of `from` serves rows / shared rows
-    /// consecutive rows of the selection. Entries are below 2^`magnitude`, at most 2^24: fewer bits cost less; an
-    /// engine in floating point does not need it. The entries of a cached operand are its tokens.
+    /// The chosen entries of `from` (shared, n, w): (rows, k, w). Each of the `shared` matrices of `from` serves rows
+    /// / shared consecutive rows of the selection. Entries satisfy |x| < 2^`magnitude`, with a magnitude of at most
+    /// 24; a smaller one costs less, and an engine in floating point ignores it. The entries of a cached operand are
+    /// its tokens.
     fn gather(
         &mut self,
         selection: &Self::Selection,
@@ -65,7 +67,8 @@ pub trait Select: Engine {
         magnitude: u32,
     ) -> Result<Self::Tensor, Error>;
 
-    /// The entries (rows, k, w), |x| < 2^`magnitude`, back where they were chosen: (rows, n, w), zeros elsewhere.
+    /// Puts the entries `x` (rows, k, w), |x| < 2^`magnitude`, back to the positions that were chosen: (rows, n, w),
+    /// with zeros elsewhere.
     fn scatter(
         &mut self,
         selection: &Self::Selection,
@@ -73,10 +76,10 @@ pub trait Select: Engine {
         magnitude: u32,
     ) -> Result<Self::Tensor, Error>;
 
-    /// `selection` in the order in which the chosen entries stand: gathering by it is a stable compaction. No index
-    /// is revealed.
+    /// `selection` with its entries in the order of their positions, so that gathering by it is a stable compaction.
+    /// No index is revealed.
     fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
-    /// The chosen positions of each row, where the engine [sees its values](Engine::CLEAR).
+    /// The chosen positions of each row if the engine [sees its values](Engine::CLEAR), otherwise `None`.
     fn chosen(&self, selection: &Self::Selection) -> Option<Vec<Vec<usize>>>;
 }

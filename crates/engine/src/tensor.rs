@@ -1,4 +1,4 @@
-//! The structure of tensors, apart from what their entries mean.
+//! The structure of tensors: shapes and the order of entries, whatever the entries mean.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ pub trait Tensor: Clone + Send + Sync + Sized {
     /// Lengths of the axes.
     fn shape(&self) -> Vec<usize>;
 
-    /// These entries, in their order, under another shape with the same number of entries.
+    /// The same entries in the same order, under another shape with as many entries.
     fn reshape(&self, shape: &[usize]) -> Self;
 
-    /// Axis `i` of the result is axis `axes[i]` of `self`.
+    /// The tensor with its axes reordered: axis `i` of the result is axis `axes[i]` of `self`.
     fn permute(&self, axes: &[usize]) -> Self;
 
     /// The entries whose index along `axis` lies in `range`.
     fn slice(&self, axis: usize, range: Range<usize>) -> Self;
 
-    /// `parts` one after another along `axis`; `parts` is not empty.
+    /// Joins `parts` one after another along `axis`. `parts` must not be empty.
     fn concat(axis: usize, parts: &[&Self]) -> Self;
 
     /// Appends `rows` along axis 0, in place and in amortised time proportional to `rows`.

@@ -7,25 +7,25 @@ use thiserror::Error;
 
 use crate::ceiling::Ceiling;
 
-/// A method of [`Select::top_k`](crate::Select::top_k). All find the same entries; they differ in cost and in what
-/// the parties see.
+/// A method of [`Select::top_k`](crate::Select::top_k). All methods find the same entries. They differ in cost and in
+/// what the parties see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopK {
-    /// All pairs are compared, and the ranks stay secret: n (n - 1) / 2 comparisons in one batch, nothing revealed.
+    /// All pairs are compared and the ranks stay secret: n (n - 1) / 2 comparisons in one batch. Nothing is revealed.
     #[default]
     Rank,
     /// A secret-shared shuffle, then quickselect on opened comparisons: about 3 n comparisons in a few batches. Both
-    /// parties see how the entries compare after a permutation that neither knows.
+    /// parties see how the shuffled entries compare; neither knows the permutation.
     ShuffleReveal,
-    /// A sorting network on entries and indices: nothing revealed, many rounds.
+    /// A sorting network on entries and indices, in many rounds. Nothing is revealed.
     Sort,
 }
 
-/// A name that is no method.
+/// A name that no method has.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown top-k method `{name}`; known are: rank, shuffle-reveal, sort")]
 pub struct UnknownTopK {
-    /// The name given.
+    /// The name that was given.
     pub name: String,
 }
 
@@ -56,33 +56,34 @@ impl FromStr for TopK {
 /// A request to [`Select::top_k`](crate::Select::top_k).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranking {
-    /// Entries wanted of each row, at least 1 and at most the row's length.
+    /// Entries to find in each row, at least 1 and at most the row's length.
     pub k: usize,
     /// The method to find them.
     pub method: TopK,
-    /// log2 of a bound on the magnitudes, at most 20. Larger ones spoil the choice. A clear engine does not need it.
+    /// log2 of a bound on the entries' magnitudes, at most 20. An entry above the bound spoils the choice. A clear
+    /// engine ignores it.
     pub magnitude: u32,
-    /// A bound that nothing can exceed, whatever weights and inputs: [`TopK::ShuffleReveal`] compares in a ring that
-    /// holds it, because comparisons of values that wrapped would show something about them.
+    /// A bound that no entry can exceed, whatever the weights and inputs are. [`TopK::ShuffleReveal`] compares in a
+    /// ring that holds this bound, because comparisons of wrapped values would reveal something about them.
     pub ceiling: Ceiling,
-    /// Fractional bits that are compared, at most those that the engine's activations have.
+    /// Fractional bits that are compared, at most as many as the engine's activations have.
     pub frac: u32,
-    /// Whether entries are first rounded to the nearest multiple of 2^-frac, by every engine alike, and equal ones
-    /// are taken in their order. Rounding noise then decides only about entries beside the middle between two
-    /// multiples. Otherwise entries closer than two such units are taken in either order, and an engine in floating
-    /// point compares all it has.
+    /// Whether every engine first rounds entries to the nearest multiple of 2^-frac and takes equal ones in the order
+    /// of their positions. Noise then matters only to entries that lie about halfway between two multiples. If this
+    /// is false, entries that differ by less than 2 * 2^-frac are taken in either order, and an engine in floating
+    /// point compares all its bits.
     pub rounded: bool,
 }
 
 impl Ranking {
     /// The error that entries may have in an engine that rounds, in units of 2^-frac.
     pub fn noise(&self) -> f64 {
-        // Dropped bits of the shares, and as much for what came before.
+        // One unit for dropped bits of the shares, one for the error of earlier operations.
         if self.rounded { GRID_NOISE } else { 2.0 }
     }
 }
 
-/// The part of the distance between multiples by which entries that are [rounded](Ranking::rounded) may be off.
-/// Whoever chooses the multiples chooses them so far apart. An entry changes its multiple only if it lies so close to
-/// the middle between two, which two such parts of all positions do.
+/// The error that entries may have before they are [rounded](Ranking::rounded), as a share of the distance 2^-frac
+/// between multiples. A caller must choose `frac` accordingly. An entry is rounded to another multiple only if it
+/// lies within this error of the middle between two, as a share of 2 * `GRID_NOISE` of all values do.
 pub const GRID_NOISE: f64 = 1.0 / 16.0;

@@ -7,23 +7,23 @@ use ndarray::{Array1, Array2};
 use crate::error::Error;
 use crate::matrix::{self, MatrixSource};
 
-/// Name and shape of a weight, public; both parties have it.
+/// Name and shape of a weight. Both parties know them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightSpec {
-    /// Published name, for messages.
+    /// Published name, which messages quote.
     pub name: String,
-    /// Length of the input vectors (rows); for a table the number of rows.
+    /// Length of the input vectors, which is the number of rows of the matrix. For a table, its number of rows.
     pub inputs: usize,
-    /// Length of the output vectors (columns).
+    /// Length of the output vectors, which is the number of columns of the matrix.
     pub outputs: usize,
-    /// Its matrix is published as integers of 8 bits times scales, so that few fractional bits lose little.
+    /// Whether the matrix is published as integers of 8 bits times scales, so that few fractional bits lose little.
     pub narrow: bool,
-    /// Both parties have its values. Of all others the server alone has them.
+    /// Whether both parties have the values of the weight. Otherwise the server alone has them.
     pub public: bool,
 }
 
 impl WeightSpec {
-    /// A weight whose values the server alone has, of numbers in floating point.
+    /// A weight that is published in floating point and whose values the server alone has.
     pub fn new(name: impl Into<String>, inputs: usize, outputs: usize) -> Self {
         WeightSpec { name: name.into(), inputs, outputs, narrow: false, public: false }
     }
@@ -45,19 +45,20 @@ impl WeightData {
         WeightData { matrix: Arc::new(matrix), bias }
     }
 
-    /// Checks that the values fit `spec` and are finite, and returns the largest magnitude in W. Reads all of W once.
+    /// Checks that the values fit `spec` and are finite, and returns the largest magnitude in W. W is read once.
     ///
     /// # Errors
-    /// By the tensor's name: [`Error::Shape`] and [`Error::NotFinite`].
+    /// [`Error::Shape`] and [`Error::NotFinite`], with the tensor's name.
     pub fn check(&self, spec: &WeightSpec) -> Result<f32, Error> {
         self.check_by(spec, |matrix| Ok(matrix::largest(&**matrix)))
     }
 
-    /// [`WeightData::check`] with the largest magnitude that `largest` finds, after the shapes are checked. It is
-    /// infinite or NaN if an entry is not finite. W is read here only to find that entry.
+    /// [`WeightData::check`] with a function `largest` that finds the largest magnitude in W, called once the shapes
+    /// are checked. It returns infinity or NaN if an entry is not finite, and only then W is read here, to find the
+    /// entry.
     ///
     /// # Errors
-    /// Those of [`WeightData::check`] and of `largest`.
+    /// The errors of [`WeightData::check`] and of `largest`.
     pub fn check_by<E: From<Error>>(
         &self,
         spec: &WeightSpec,
@@ -100,17 +101,18 @@ impl WeightData {
     }
 }
 
-/// Turns published weights into those that an engine computes with.
+/// Turns published weights into the form that an engine computes with.
 ///
 /// A model asks its loader for one weight after another, in an order that is the same for both parties.
 pub trait WeightLoader {
-    /// The weights of the engine: its [`Engine::Weight`](crate::Engine::Weight).
+    /// The engine's [`Engine::Weight`](crate::Engine::Weight).
     type Weight;
 
-    /// The weight `spec`. `data` is `None` where its values are not known (on the client, in a plan).
+    /// Loads the weight `spec`. `data` is `None` where the values are not known: on the client and in a plan.
     ///
     /// # Errors
-    /// By the tensor's name: values that do not fit `spec` ([`Error::Shape`]), are not finite ([`Error::NotFinite`])
-    /// or are needed and not there ([`Error::NoValues`]); values that the engine's format cannot hold.
+    /// All name the tensor: [`Error::Shape`] if the values do not fit `spec`, [`Error::NotFinite`] if one is not
+    /// finite, [`Error::NoValues`] if they are needed and missing, and an error if the engine's format cannot hold a
+    /// value.
     fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<Self::Weight, Error>;
 }

@@ -1,4 +1,4 @@
-//! Layers that cost the same, in a plan: one of each class is run, and the others are booked by what it took.
+//! Classes of layers that cost the same: one layer of each class is run, and its costs are booked for the others.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ pub(crate) struct Classes {
     running: Option<usize>,
 }
 
-/// The key that tells classes apart: the model's word, and of each weight inputs, outputs, fractional bits, bits and
-/// whether it is public.
+/// What tells classes apart: the model's class number, and for each weight its inputs, outputs, fractional bits,
+/// bits, and whether it is public.
 type Key = (usize, Vec<(usize, usize, u32, u32, bool)>);
 
-/// Layers that take the same in every pass.
+/// Layers that cost the same in every pass.
 struct Class {
     key: Key,
     /// The layer that is run.
@@ -33,14 +33,14 @@ struct Class {
     needs: Needs,
     /// The events of the first layer in this pass.
     events: Vec<Event>,
-    /// A tensor, or several.
+    /// What the first layer returned in this pass: one tensor or several.
     output: Option<Box<dyn Any + Send>>,
 }
 
 #[derive(Debug)]
 struct Member {
     index: usize,
-    /// Its scope in the ledger.
+    /// The layer's scope in the ledger.
     path: String,
     weights: Vec<String>,
 }
@@ -49,22 +49,22 @@ struct Member {
 pub(crate) enum Event {
     /// A scope begins.
     Enter(String),
-    /// It ends.
+    /// A scope ends.
     Leave,
-    /// Correlations are taken of which other layers take too. Those that belong to a weight, or to an operand, are
-    /// there for each layer alike, and are booked alike.
+    /// Correlations are taken from a stock that all layers share. Correlations of a weight or an operand belong to
+    /// one layer and are booked as costs.
     Take(Need),
     /// A cost is booked.
     Book {
         cost: Cost,
-        /// Passages of the layers after the first.
+        /// The passages with which the other layers of the class book the cost.
         passages: Vec<Passage>,
     },
 }
 
 impl Classes {
-    /// A layer begins in the scope `path`. It takes what the first layer of the class returned took in this pass; if
-    /// none is, it is run and recorded.
+    /// Begins a layer in the scope `path`. Returns the layer's class if its first layer was recorded in this pass.
+    /// Otherwise the layer is the first one, which is run and recorded.
     pub(crate) fn begin(&mut self, layer: &Layer<FixedWeight>, path: &str) -> Option<usize> {
         let weights = layer.weights.iter().map(|w| (w.spec.inputs, w.spec.outputs, w.frac, w.bits(), w.spec.public));
         let key = (layer.class, weights.collect());
@@ -90,7 +90,7 @@ impl Classes {
         Some(class)
     }
 
-    /// The layer that is run is over.
+    /// Ends the layer that is being run, if there is one, with what it returned.
     pub(crate) fn end(&mut self, output: Box<dyn Any + Send>) {
         if let Some(class) = self.running.take() {
             self.list[class].output = Some(output);
@@ -105,19 +105,19 @@ impl Classes {
         &mut self.list[class].events
     }
 
-    /// Notes `event` of the layer that is run.
+    /// Records `event` if a layer is being run.
     pub(crate) fn note(&mut self, event: impl FnOnce() -> Event) {
         if let Some(class) = self.running {
             self.list[class].events.push(event());
         }
     }
 
-    /// The needs of the layer that is run, in all passes, if one is.
+    /// The needs in all passes of the layer that is being run, if there is one.
     pub(crate) fn running(&mut self) -> Option<&mut Needs> {
         self.running.map(|class| &mut self.list[class].needs)
     }
 
-    /// Adds to `all` what all layers took.
+    /// Adds the needs of all layers to `all`.
     pub(crate) fn add_to(&self, all: &mut Needs) {
         for Class { first, others, needs, .. } in &self.list {
             all.add(needs.clone());
@@ -126,7 +126,7 @@ impl Classes {
     }
 }
 
-/// The needs of the layer `to` where those of the layer `from` are `needs`.
+/// The needs of the layer `to`, from the `needs` of the layer `from` of the same class.
 fn renamed(needs: &Needs, from: &Member, to: &Member) -> Needs {
     let kind = |kind: &CorrelationKind| {
         let place = kind.weight().and_then(|name| from.weights.iter().position(|weight| weight == name));

@@ -6,36 +6,38 @@
 //! sum over accounts  (u x - t)^2 / (t T)   +   W  sum over kernels  ((x - s r) / (s r))^2
 //! ```
 //!
-//! over x >= 0, T being the mean of all t: accounts count as much as they take. The second sum holds kernels that the
-//! accounts hardly tell apart near the rates r of a machine of reference, times the speed s of this machine.
+//! over x >= 0, where T is the mean of all t. So an account counts in proportion to the time that it takes. The
+//! second sum serves kernels that the accounts hardly tell apart: it keeps their rates near s r, where r are the
+//! rates of a reference machine and s is the factor between this machine's times and the reference's.
 
 use waggle_protocols::{Kernel, Rates};
 
 use crate::Units;
 
-/// The weight of the reference: a kernel off by all of its time weighs as much as so many accounts of the mean.
+/// The weight W: a kernel that is off by 100 % weighs as much as this many accounts of mean time that are off by 100
+/// %.
 const REFERENCE_WEIGHT: f64 = 0.3;
 
-/// Rounds of the descent; it stops earlier when nothing moves.
+/// Largest number of rounds of the descent, which stops earlier when no rate moves.
 const ROUNDS: usize = 20_000;
 
 /// The time and work of one party for one account.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// Processor time.
+    /// Processor time in seconds.
     pub seconds: f64,
     /// Units of every kernel.
     pub units: Units,
 }
 
 impl Observation {
-    /// Seconds that `rates` predict.
+    /// The seconds that `rates` predict for the units.
     pub fn predicted(&self, rates: &Rates) -> f64 {
         Kernel::ALL.iter().zip(&self.units).map(|(&kernel, units)| units * rates.of(kernel)).sum()
     }
 }
 
-/// The rates that fit `observations` best. Without any, those of the reference.
+/// The rates that fit `observations` best. Without observations, the rates of the reference.
 pub fn fit(observations: &[Observation]) -> Rates {
     let reference = Rates::reference();
     let used: Vec<&Observation> = observations.iter().filter(|o| o.seconds > 0.0).collect();
@@ -46,7 +48,7 @@ pub fn fit(observations: &[Observation]) -> Rates {
     }
     let (speed, mean) = (measured / predicted, measured / used.len() as f64);
     let n = Kernel::ALL.len();
-    // In units of s r, so that all unknowns are about 1: half the gradient is `a x - b`.
+    // The unknowns are in units of s r, so they are all about 1. Half the gradient is `a x - b`.
     let start: Vec<f64> = Kernel::ALL.iter().map(|&kernel| speed * reference.of(kernel)).collect();
     let mut a = vec![vec![0.0; n]; n];
     let mut b = vec![0.0; n];
@@ -96,7 +98,7 @@ mod tests {
 
     #[test]
     fn rates_come_back_where_accounts_tell_them_apart() {
-        // Three kernels of other speeds than the reference; all others are twice as slow.
+        // Three kernels differ from the reference by factors of their own; all others are twice as slow.
         let slow = |rates: Rates, &kernel: &Kernel| rates.with(kernel, 2.0 * Rates::reference().of(kernel));
         let twice = Kernel::ALL.iter().fold(Rates::zero(), slow);
         let factor = |rates: Rates, i: usize, by: f64| rates.with(kernel(i), by * Rates::reference().of(kernel(i)));
@@ -112,7 +114,7 @@ mod tests {
             let (found, expected) = (rates.of(kernel(i)), truth.of(kernel(i)));
             assert!((found / expected - 1.0).abs() < 0.05, "{}: {found} for {expected}", kernel(i));
         }
-        // A kernel that no account has is as much slower as the whole.
+        // A kernel that no account has is slowed by the factor of the whole machine.
         let unseen = rates.of(kernel(9)) / Rates::reference().of(kernel(9));
         assert!((0.5..3.0).contains(&unseen), "{unseen}");
     }

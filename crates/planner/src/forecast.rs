@@ -22,9 +22,9 @@ pub(crate) struct Forecast {
     pools: Pools,
     keys: Vec<(Role, ParamSet)>,
     galois: Vec<(Role, ParamSet)>,
-    /// There if times are predicted as well.
+    /// `Some` if times are predicted too.
     timeline: Option<Timeline>,
-    /// The most bytes that pools and an operation held at once, by party, where times are predicted.
+    /// The most bytes that pools and an operation held at once, by party. Zero unless times are predicted.
     room: [u64; 2],
 }
 
@@ -32,7 +32,7 @@ impl Forecast {
     /// The state after [`Session::new`](waggle_protocols::Session::new), whose own traffic is booked in `ledger`.
     pub(crate) fn new(options: Options, ledger: &mut Ledger) -> Self {
         ledger.enter("base OT");
-        // Booked as exchanges: how the bytes are split among them does not show in any account.
+        // The messages are booked as exchanges, all bytes with the first one: no account shows how they are divided.
         let mut bytes = options.ot.setup_bytes();
         for _ in 0..options.ot.setup_messages() {
             ledger.book_exchange([bytes; 2]);
@@ -43,12 +43,12 @@ impl Forecast {
         Forecast { pools: Pools::new(options.ot), keys, galois, timeline: None, room: [0; 2] }
     }
 
-    /// From now on books times by `timeline` too, those of what `ledger` has included.
+    /// From now on books times by `timeline` too. The times of everything that `ledger` holds are booked now.
     pub(crate) fn time(&mut self, mut timeline: Timeline, ledger: &mut Ledger) {
         let before = ledger.total();
         timeline.work(Work { kernel: Kernel::BaseOts, units: [1; 2], offline: false }, Phase::Setup);
         for flow in 0..before.flows {
-            // Which messages have the bytes does not matter for the sum.
+            // The bytes are spread evenly, as only their sum matters.
             let bytes = [before.bytes_client_to_server, before.bytes_server_to_client].map(|all| all / before.flows);
             let sender = if flow % 2 == 0 { Role::Client } else { Role::Server };
             timeline.message(sender.sends(), 2 * bytes[sender as usize], 1, Phase::Setup);
@@ -57,12 +57,12 @@ impl Forecast {
         self.book_times(ledger);
     }
 
-    /// Whether times are predicted, so that work counts.
+    /// Whether times are predicted, so that work must be counted.
     pub(crate) fn is_timed(&self) -> bool {
         self.timeline.is_some()
     }
 
-    /// The most bytes that the pools and an operation held at once at either party, where times are predicted.
+    /// The most bytes that the pools and an operation held at once, by party. Zero unless times are predicted.
     pub(crate) fn room(&self) -> [u64; 2] {
         self.room
     }
@@ -75,7 +75,7 @@ impl Forecast {
         }
     }
 
-    /// Units of kernels by account, if they are counted.
+    /// The units of kernels by account, if they are counted.
     pub(crate) fn tallies(&self) -> Option<&Tallies> {
         self.timeline.as_ref().and_then(Timeline::tallies)
     }
@@ -130,7 +130,8 @@ impl Forecast {
         }
     }
 
-    /// The time of refills of the pool with OT sender `sender` since it had made `before` OTs. They sent `wire`.
+    /// Plays the times of the refills that the pool with OT sender `sender` had since it had made `before` OTs. The
+    /// refills sent `wire`.
     fn time_refill(&mut self, sender: Role, before: u64, wire: Wire) {
         let made = self.pools.made()[sender as usize] - before;
         let Some(timeline) = self.timeline.as_mut().filter(|_| made > 0) else { return };
@@ -151,7 +152,8 @@ impl Forecast {
         }
     }
 
-    /// [`play`](Forecast::play) by `passages`, those of an earlier time or none, which spare the look at every step.
+    /// [`play`](Forecast::play) with `passages`, which spare going through the steps. `passages` are empty the first
+    /// time and those of the same cost later.
     pub(crate) fn play_again(&mut self, cost: &Cost, passages: &mut Vec<Passage>, ledger: &mut Ledger) {
         if self.timeline.is_some() {
             return self.play(cost, ledger);
@@ -204,11 +206,11 @@ impl Forecast {
     }
 }
 
-/// The kernels of a holder for a byte of a key, and those of the other party.
+/// The kernels for a byte of a key: the one that the holder runs, then the one of the other party.
 const MAKE_PUBLIC: [Kernel; 2] = [Kernel::PublicKey; 2];
 const MAKE_GALOIS: [Kernel; 2] = [Kernel::MakeGalois, Kernel::ReadGalois];
 
-/// From how many times on equal steps are not played one by one.
+/// Equal steps that are taken at least this many times are not played one by one.
 const MANY: u64 = 4;
 
 /// The messages of a refill of the pool with OT sender `sender`, in order.
@@ -250,7 +252,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         let role = prop::sample::select(vec![Role::Client, Role::Server]);
-        // Parts of an extension make short cycles.
+        // Counts that are an eighth of an extension, or a multiple of one, make short cycles.
         let part =
             waggle_ot::PoolPlan { kind: CotKind::Silent, min_batch: 1 }.refill_amount(u64::MAX / 2, 0, 1) as u64 / 8;
         let count = prop_oneof![1u64..600_000, (1u64..6).prop_map(move |parts| parts * part)];

@@ -9,10 +9,10 @@
 //!
 //! - A *forecast* adds up the costs of operations as a session would: OTs come out of pools, which are refilled in
 //!   large batches, and each key is sent once.
-//! - A *passage* is a row of steps that is taken many times. It is gone through once for each pattern of refills.
-//! - Layers are of one *class* if they cost the same: one is run, the others are booked by it.
+//! - A *passage* is a sequence of steps that is taken many times. It is worked out once for each pattern of refills.
+//! - Layers are of one *class* if they cost the same. One of them is run, and its costs are booked for the others.
 //! - A *timeline* has the clocks of both parties, moved by work and messages.
-//! - A *setting* is both machines and the link between them; a *profile* is what was measured of a machine.
+//! - A *setting* is both machines and the link between them. A *profile* holds the measurements of one machine.
 //!
 //! ```text
 //! calibrate:  run small sessions; the plan of each says how many units of every kernel each account has
@@ -36,6 +36,6 @@ pub use fit::{Observation, fit};
 pub use memory::Footprint;
 pub use planner::{Plan, Planner};
 pub use profile::{PROFILE_VERSION, Profile, ProfileError};
-// Types of `protocols` that appear in signatures of this crate.
+// `Kernel` and `Rates` appear in signatures of this crate.
 pub use timeline::{Deployment, Machine, Tallies, Units};
 pub use waggle_protocols::{Kernel, Rates};

@@ -1,4 +1,4 @@
-//! The memory of both processes, from what they hold.
+//! The memory of both processes, estimated from what they hold.
 
 use waggle_net::Role;
 use waggle_protocols::Needs;
@@ -6,23 +6,24 @@ use waggle_protocols::Needs;
 /// Bytes of a share.
 const WORD: u64 = 8;
 
-/// Bytes that a queue of prepared words keeps in memory: a chunk at either end.
+/// Bytes that a queue of prepared words keeps in memory: one chunk at each end.
 const QUEUE_BYTES: u64 = 2 << 18;
 
-/// Bytes that a session holds at the most, beyond an idle process and mapped weights: estimated.
+/// An estimate of the most bytes that a session holds, beyond an idle process and mapped weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// At the client.
+    /// Bytes at the client.
     pub client: u64,
-    /// At the server.
+    /// Bytes at the server.
     pub server: u64,
 }
 
 impl Footprint {
-    /// The footprint of a session whose caches of keys and values grow to `cached` words, that prepares `needs`, and
-    /// whose pools and operations hold up to `room` bytes ([`Planner::room`](crate::Planner::room)).
+    /// The footprint of a session that prepares `needs`. Its caches of keys and values grow to `cached` words, and
+    /// its pools and operations hold up to `room` bytes ([`Planner::room`](crate::Planner::room)).
     pub fn of(cached: u64, needs: &Needs, room: [u64; 2]) -> Self {
-        // Shares of keys and values stay; prepared ones have a mask and an opened word each as well.
+        // The shares of keys and values stay in memory. Prepared operands also keep a mask and an opened word for
+        // each share.
         let copies = if needs.operands.is_empty() { 1 } else { 3 };
         let queues = |role: Role| -> u64 {
             let kinds = needs.units.iter().map(|(kind, &units)| (units * kind.words(role)) as u64 * WORD);

@@ -1,4 +1,4 @@
-//! The arithmetic black box on bare shapes: adds up what every operation would send.
+//! The arithmetic black box on shapes alone: it adds up what every operation would send.
 
 use std::any::Any;
 
@@ -19,7 +19,7 @@ use crate::classes::{Classes, Event};
 use crate::forecast::Forecast;
 use crate::timeline::{Deployment, Tallies, Timeline};
 
-/// The model on shapes alone: what [`Secure`](waggle_protocols::Secure) would send.
+/// The engine on shapes alone, which predicts what [`Secure`](waggle_protocols::Secure) would send.
 pub type Plan = FixedPoint<Planner>;
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](waggle_protocols::Session) with the
@@ -38,12 +38,12 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// The state after session set-up with `options`.
+    /// A planner of a session that was just set up with `options`.
     pub fn new(options: Options) -> Self {
         Planner::after(Ledger::default(), options)
     }
 
-    /// The state after everything in `ledger` and session set-up with `options`.
+    /// A planner of a session that was set up with `options` after everything in `ledger`.
     pub fn after(mut ledger: Ledger, options: Options) -> Self {
         let forecast = Forecast::new(options, &mut ledger);
         let plans = Plans::new(options);
@@ -52,45 +52,47 @@ impl Planner {
         Planner { ledger, plans, forecast, options, stock, needs, classes, books: true }
     }
 
-    /// This planner, which books times in `setting` too: the client's clock, and both processors.
+    /// This planner, made to book times in `setting` too: those of the client's clock and of both processors.
     pub fn timed(mut self, setting: Deployment) -> Self {
         self.forecast.time(Timeline::new(setting), &mut self.ledger);
         self
     }
 
-    /// [`Planner::timed`], which also counts the units of kernels by account ([`Planner::tallies`]).
+    /// As [`Planner::timed`], and made to count the units of kernels by account ([`Planner::tallies`]).
     pub fn tallied(mut self, setting: Deployment) -> Self {
         self.forecast.time(Timeline::new(setting).tallied(), &mut self.ledger);
         self
     }
 
-    /// Units of kernels by account, if they are counted.
+    /// The units of kernels by account, if they are counted.
     pub fn tallies(&self) -> Option<&Tallies> {
         self.forecast.tallies()
     }
 
-    /// The most bytes that pools of OTs and an operation hold at once, by party: estimated where times are predicted.
+    /// An estimate of the most bytes that pools of OTs and an operation hold at once, by party. Zero unless times are
+    /// predicted.
     pub fn room(&self) -> [u64; 2] {
         self.forecast.room()
     }
 
-    /// A box that lists what a run takes from its stock ([`Planner::needs`]) and books nothing.
+    /// A planner that lists what a run takes from its stock ([`Planner::needs`]) and books nothing.
     pub fn listing(options: Options) -> Self {
         Planner { books: false, ..Planner::new(options) }
     }
 
-    /// This planner with the plans of `other`, which must have the same options; otherwise this panics.
+    /// This planner with the HE plans of `other`, so that they need not be made again. Panics if the options differ.
     pub fn with_plans_of(self, other: Self) -> Self {
         assert_eq!(self.options, other.options, "plans follow the options");
         Planner { plans: other.plans, ..self }
     }
 
-    /// Whether costs go into the ledger from now on. Shapes and lists go on either way.
+    /// Sets whether costs go into the ledger from now on. Shapes and [needs](Planner::needs) are tracked either way.
     pub fn set_booking(&mut self, books: bool) {
         self.books = books;
     }
 
-    /// Fills the stock with all of `needs`, as [`Secure::prepare`](waggle_protocols::Secure::prepare) does.
+    /// Fills the stock with `needs` and books the cost, as [`Secure::prepare`](waggle_protocols::Secure::prepare)
+    /// does.
     pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
         let phase = preparation::phase(&self.options, self.ledger.phase());
         self.ledger.enter(preparation::SCOPE);
@@ -106,29 +108,29 @@ impl Planner {
         Ok(())
     }
 
-    /// Puts everything that `needs` stores in stock, at no cost: another session made it.
+    /// Fills the stock with `needs` at no cost, as if an earlier session had prepared them.
     pub fn set_stock(&mut self, needs: &Needs) {
         self.stock = Levels::of(needs, &self.options);
     }
 
-    /// The needs of the run so far.
+    /// What the run has taken from stock so far.
     pub fn needs(&self) -> Needs {
         let mut all = self.needs.clone();
         self.classes.add_to(&mut all);
         all
     }
 
-    /// The ledger.
+    /// The ledger with all costs booked so far.
     pub fn ledger(&mut self) -> &mut Ledger {
         &mut self.ledger
     }
 
-    /// Plans of HE operations.
+    /// The plans of HE operations.
     pub fn plans(&mut self) -> &mut Plans {
         &mut self.plans
     }
 
-    /// The engine over this box.
+    /// The engine that runs on this planner.
     pub fn engine(self) -> Plan {
         FixedPoint::over(self)
     }
@@ -138,7 +140,7 @@ impl Planner {
         self.needs().cots[sender as usize]
     }
 
-    /// Where what is taken now is listed, and the account that takes it.
+    /// The list for what is taken now, and the account that takes it.
     fn list(&mut self) -> (&mut Needs, &str) {
         (self.classes.running().unwrap_or(&mut self.needs), self.ledger.path())
     }
@@ -162,7 +164,7 @@ impl Planner {
         }
     }
 
-    /// Takes `need`, and books making it on the spot if it is not in stock.
+    /// Takes `need` from stock. What the stock lacks is made on the spot, and the cost is booked.
     fn take(&mut self, need: Need) -> Result<(), Error> {
         let (list, path) = self.list();
         match list.units.get_mut(&need.kind) {
@@ -182,7 +184,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Takes the masks of a product with a cached operand, and books making them on the spot if they are not there.
+    /// Takes the masks of a product with a cached operand. Masks that are not ready are made on the spot, and the
+    /// cost is booked.
     fn take_masks(&mut self, met: &Met<'_>) -> Result<(), Error> {
         let Met { id, form, event, listed, ready, .. } = *met;
         let (list, path) = self.list();
@@ -217,7 +220,8 @@ impl Planner {
     }
 }
 
-/// The cost of taking `need` from `stock`: making what it does not have, and, where work counts, moving the words.
+/// The cost of taking `need` from `stock`: of making what the stock lacks and, if `work` is counted, of moving the
+/// words.
 fn taking(stock: &mut Levels, plans: &mut Plans, need: &Need, work: bool) -> Result<Cost, Error> {
     let made = stock.take(plans, need)?;
     Ok(if work { made.then(need.kind.moved(need.units)) } else { made })

@@ -1,4 +1,4 @@
-//! The measurements of a machine, and their file.
+//! The measurements of a machine, and the file that holds them.
 
 use std::collections::BTreeMap;
 
@@ -8,87 +8,87 @@ use waggle_protocols::{Kernel, Rates};
 
 use crate::Machine;
 
-/// Version of the file's form.
+/// Version of the format of the file.
 pub const PROFILE_VERSION: u32 = 1;
 
-/// Most cores that a file may name.
+/// Largest number of cores that a file may state.
 const MOST_CORES: u32 = 65_536;
 
-/// Most nanoseconds of a unit that are believed: a minute.
+/// Largest time of a unit that a file may state: a minute.
 const MOST_NANOSECONDS: f64 = 60e9;
 
-/// A machine as `waggle calibrate` measured it. It says nothing of any prompt, model or key.
+/// A machine as `waggle calibrate` measured it. The measurements say nothing about any prompt, model or key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// [`PROFILE_VERSION`].
+    /// Version of the file's format, [`PROFILE_VERSION`].
     pub version: u32,
     /// Version and revision of the program that was measured.
     pub program: String,
     /// Name of the processor.
     pub processor: String,
-    /// Family of kernels, and instructions for AES: see `waggle_bits::cpu`.
+    /// Family of kernels and AES instructions, as `waggle_bits::cpu::Cpu` displays them.
     pub kernels: String,
-    /// Cores that the program used.
+    /// Number of cores that the program used.
     pub cores: u32,
-    /// The speed that each core after the first adds, as a share of the first.
+    /// The speed that each further core adds, as a share of the first core's.
     pub speedup: f64,
-    /// Nanoseconds from a message on the wire to the thread that waits for it.
+    /// Nanoseconds from the arrival of a message until the waiting thread runs.
     pub wake_nanoseconds: f64,
-    /// Memory of a client's process and of a server's before they have a model.
+    /// Bytes of memory of a client's process and of a server's before they load a model.
     pub base_bytes: [u64; 2],
-    /// Nanoseconds of one core for a unit of each kernel, by the kernel's name.
+    /// Nanoseconds that one core takes for a unit of each kernel, by the kernel's name.
     pub nanoseconds: BTreeMap<String, f64>,
 }
 
-/// Why a file of measurements is of no use.
+/// Why a file of measurements cannot be used.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// Not a file of this kind.
+    /// The file is not a calibration.
     #[error("it is no calibration: {what}")]
     Malformed {
-        /// The message of the reader of JSON.
+        /// The message of the JSON parser.
         what: String,
     },
-    /// A file of another form.
+    /// The file has a format of another version.
     #[error("it has version {found}, and this program reads version {PROFILE_VERSION}")]
     Version {
-        /// Its version.
+        /// The file's version.
         found: u64,
     },
-    /// It was made by another program.
+    /// The file was made by another program.
     #[error("it was made by {found}, and this is {expected}")]
     Program {
         /// Version and revision in the file.
         found: String,
-        /// Those of this program.
+        /// Version and revision of this program.
         expected: String,
     },
-    /// It was made on another processor, or with other kernels.
+    /// The file was made on another processor or with other kernels.
     #[error("it is of {found}, and this is {expected}")]
     Processor {
         /// Processor and kernels in the file.
         found: String,
-        /// Those of this machine.
+        /// Processor and kernels of this machine.
         expected: String,
     },
-    /// A kernel is missing.
+    /// The file lacks a kernel.
     #[error("it does not say what a unit of `{kernel}` takes")]
     Missing {
         /// The kernel's name.
         kernel: &'static str,
     },
-    /// A kernel that does not exist.
+    /// The file has a kernel that this program does not know.
     #[error("it has a kernel `{kernel}` that this program does not have")]
     Unknown {
-        /// The name.
+        /// The kernel's name.
         kernel: String,
     },
-    /// A number that cannot be.
+    /// A number is outside its range.
     #[error("its {what} is {value}")]
     Value {
-        /// Which number.
+        /// What the number states.
         what: String,
         /// The number.
         value: f64,
@@ -96,14 +96,14 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// Reads the text of a file.
+    /// Reads a profile from the text of a file.
     ///
     /// # Errors
-    /// All of [`ProfileError`] but [`ProfileError::Program`] and [`ProfileError::Processor`].
+    /// All cases of [`ProfileError`] except [`ProfileError::Program`] and [`ProfileError::Processor`].
     pub fn from_json(text: &[u8]) -> Result<Self, ProfileError> {
         let malformed = |e: serde_json::Error| ProfileError::Malformed { what: e.to_string() };
         let value: serde_json::Value = serde_json::from_slice(text).map_err(malformed)?;
-        // A file of another form may have other fields.
+        // Read the version first: a file of another version may have other fields.
         if let Some(found) = value.get("version").and_then(serde_json::Value::as_u64)
             && found != u64::from(PROFILE_VERSION)
         {
@@ -161,7 +161,7 @@ impl Profile {
         Err(ProfileError::Processor { found, expected: named(processor, kernels) })
     }
 
-    /// The rates of a fit, by name.
+    /// The rates of all kernels in nanoseconds, by the kernel's name.
     pub fn named(rates: &Rates) -> BTreeMap<String, f64> {
         Kernel::ALL.iter().map(|&kernel| (kernel.name().to_owned(), 1e9 * rates.of(kernel))).collect()
     }

@@ -1,7 +1,8 @@
-//! Memory of the steps of an operation while they run, estimated from its cost.
+//! The memory of an operation while its steps run, estimated from its cost.
 //!
-//! Operations hold what they send and receive, the OTs that they use and the operands of their kernels, all of it for
-//! one batch. The bytes below are those of the buffers in the code, rounded up for copies that live side by side.
+//! An operation holds what it sends and receives, the OTs that it uses and the operands of its kernels, always for
+//! one batch. The sizes below are those of the buffers in the code, rounded up for copies that exist at the same
+//! time.
 
 use waggle_net::{Direction, Role};
 
@@ -26,7 +27,7 @@ fn held(kernel: Kernel) -> u64 {
     }
 }
 
-/// Bytes at the client and at the server, at the most.
+/// The most bytes that an operation of `cost` holds, at the client and at the server.
 pub(crate) fn of(cost: &Cost) -> [u64; 2] {
     cost.runs().iter().map(of_run).fold([0; 2], |most, run| [most[0].max(run[0]), most[1].max(run[1])])
 }

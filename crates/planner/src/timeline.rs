@@ -1,15 +1,16 @@
-//! When the two parties of a planned session would be where: the clocks of both, moved by work and messages.
+//! The clocks of both parties of a planned session, moved by work and messages.
 //!
 //! The steps of a [`Cost`](waggle_protocols::cost::Cost) stand in the order in which both parties take them. Work
-//! moves the clock of its party. A message leaves once its sender's clock and the wire are free; its receiver goes on
-//! when it has arrived, so computation at one party overlaps with the wire and with the other party exactly where the
-//! protocol lets it. A thread of its own encrypts and sends, so sending costs processor time, but its party goes on.
+//! moves the clock of its party. A message leaves once its sender has come to it and the wire is free. Its receiver
+//! goes on when the message has arrived. So computation at one party overlaps with the wire and with the other party
+//! exactly where the protocol allows it. A separate thread encrypts and sends: sending costs processor time but does
+//! not delay its party.
 //!
 //! # What is assumed
-//! - Work in tasks of the thread pool is spread over the cores of its party, as far as there are tasks. Each core
-//!   after the first adds [`Machine::speedup`] of one.
-//! - Parties on one machine share its cores: while one of them computes, the other has what is left.
-//! - Each message in turn wakes a thread at the other party, which takes [`Deployment::wake`].
+//! - Work in tasks of the thread pool is spread over as many cores of its party as there are tasks. Each core after
+//!   the first adds [`Machine::speedup`] of the first one's speed.
+//! - Parties on one machine share its cores: while one party computes, the other has the cores that are left.
+//! - Each message wakes a thread at the other party, which takes [`Deployment::wake`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,52 +23,52 @@ use waggle_protocols::{Kernel, Rates, Work};
 /// The machine of a party.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// Seconds of one core for a unit of each kernel.
+    /// Seconds that one core takes for a unit of each kernel.
     pub rates: Rates,
-    /// Threads of its pool.
+    /// Number of cores, one for each thread of the thread pool.
     pub cores: u32,
-    /// The speed that each core after the first adds, as a share of the first, where work is spread over all.
+    /// The speed that each further core adds, as a share of the first core's, where work is spread over all cores.
     pub speedup: f64,
 }
 
-/// Both parties and what is between them.
+/// Where a session runs: both parties' machines and the network between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deployment {
     /// The client's machine and the server's.
     pub machines: [Machine; 2],
-    /// Whether both parties run on one machine, whose cores they share: then both entries of `machines` are the same.
+    /// Whether both parties run on one machine and share its cores. Both entries of `machines` are then the same.
     pub together: bool,
-    /// The network; `None` if its rate and delay do not show.
+    /// The network, or `None` if its rate and delay do not matter.
     pub link: Option<LinkShape>,
-    /// Whether the network is imitated, which takes processor time for every message.
+    /// Whether the network is simulated in software, which takes processor time for every message.
     pub imitated: bool,
-    /// Seconds from a message on the wire to the thread that waits for it.
+    /// Seconds from the arrival of a message until the waiting thread runs.
     pub wake: f64,
 }
 
 impl Deployment {
-    /// Both parties on machines of their own, over a link that takes no time.
+    /// Each party on a machine of its own, over a link that takes no time.
     pub fn apart(client: Machine, server: Machine) -> Self {
         Deployment { machines: [client, server], together: false, link: None, imitated: false, wake: 0.0 }
     }
 
-    /// Nothing takes any time: for plans whose units alone count.
+    /// A deployment in which nothing takes any time, for plans that only count units.
     pub fn idle() -> Self {
         let machine = Machine { rates: Rates::zero(), cores: 1, speedup: 0.0 };
         Deployment::apart(machine.clone(), machine)
     }
 }
 
-/// Rounds that are played one by one before the rest are taken to be like the last of them.
+/// Rounds of a repetition that are played one by one. The later rounds are extrapolated from the last of these.
 const ROUNDS: u64 = 6;
 
-/// The last of these rounds are those that are taken to be like the rest.
+/// How many of the last rounds played are extrapolated from.
 const STEADY: u64 = 3;
 
-/// Spans that a party remembers for the other one to wait for.
+/// Number of spans that are remembered of a party, for work of the other party to share its cores with.
 const SPANS: usize = 32;
 
-/// A time in which a party uses cores.
+/// A period in which a party uses some cores.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: f64,
@@ -75,23 +76,23 @@ struct Span {
     cores: f64,
 }
 
-/// Where both parties are.
+/// The state of both parties at one moment of a plan.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     setting: Deployment,
-    /// Of client and server, in seconds since the session began.
+    /// The clocks of client and server, in seconds since the session began.
     clocks: [f64; 2],
-    /// When the wire of each party is free.
+    /// When the outgoing wire of each party is free, in seconds since the session began.
     wires: [f64; 2],
-    /// The latest work of each party.
+    /// The latest work of each party, the oldest first.
     busy: [VecDeque<Span>; 2],
-    /// Seconds by phase that are not in a ledger yet.
+    /// Seconds by phase that were not booked in a ledger yet.
     unbooked: [Seconds; PHASES.len()],
-    /// There if units are counted by account.
+    /// `Some` if units are counted by account.
     tally: Option<Tally>,
 }
 
-/// Units of every kernel, by account.
+/// Units of every kernel by account, that is by phase and path: at the client and at the server.
 pub type Tallies = BTreeMap<(Phase, String), [Units; 2]>;
 
 /// Units of every kernel at one party, in the order of [`Kernel::ALL`].
@@ -99,10 +100,10 @@ pub type Units = Vec<f64>;
 
 #[derive(Debug, Default)]
 struct Tally {
-    /// Since accounts were booked last.
+    /// Units since the last booking.
     open: BTreeMap<(Phase, Kernel), [f64; 2]>,
     accounts: Tallies,
-    /// The number of rounds that one round stands for.
+    /// How many rounds each round that is played stands for.
     rounds: f64,
 }
 
@@ -111,7 +112,7 @@ impl Tally {
         self.open.entry((phase, kernel)).or_default()[party as usize] += self.rounds * units as f64;
     }
 
-    /// Gives the units counted since the last call to the accounts of `path`.
+    /// Moves the units counted since the last call to the accounts of `path`.
     fn book(&mut self, path: &str) {
         for ((phase, kernel), units) in std::mem::take(&mut self.open) {
             let none = || [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]);
@@ -126,7 +127,7 @@ const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase:
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seconds {
-    /// By the client's clock.
+    /// Seconds that passed on the client's clock.
     time: f64,
     cpu: [f64; 2],
 }
@@ -155,7 +156,7 @@ impl Timeline {
         }
     }
 
-    /// This timeline, which counts the units of kernels by account.
+    /// This timeline, made to count the units of kernels by account.
     pub(crate) fn tallied(self) -> Self {
         Timeline { tally: Some(Tally { rounds: 1.0, ..Tally::default() }), ..self }
     }
@@ -164,7 +165,7 @@ impl Timeline {
         self.tally.as_ref().map(|tally| &tally.accounts)
     }
 
-    /// Takes the steps of a session in `phase`.
+    /// Plays the steps of a session in `phase`.
     pub(crate) fn play(&mut self, steps: &[Step], phase: Phase) {
         for step in steps {
             let of = |offline: bool| if offline { Phase::Offline } else { phase };
@@ -172,13 +173,13 @@ impl Timeline {
                 Step::Message { direction, bytes, offline } => self.message(direction, bytes, 1, of(offline)),
                 Step::Exchange { bytes, offline } => self.exchange(bytes, of(offline)),
                 Step::Work(work) => self.work(work, of(work.offline)),
-                // The pools and the keys are the forecast's.
+                // The forecast plays pools and keys.
                 Step::Cots { .. } | Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } => {}
             }
         }
     }
 
-    /// [`play`](Self::play), `times` times.
+    /// Plays `steps` `times` times, see [`play`](Self::play). Rounds after the first [`ROUNDS`] are extrapolated.
     pub(crate) fn repeat(&mut self, steps: &[Step], times: u64, phase: Phase) {
         let single = times.min(ROUNDS);
         let mut before = (self.clocks, self.wires, self.unbooked);
@@ -201,14 +202,14 @@ impl Timeline {
         }
     }
 
-    /// Both parties compute.
+    /// Both parties compute `work`.
     pub(crate) fn work(&mut self, work: Work, phase: Phase) {
         for party in [Role::Client, Role::Server] {
             self.compute(party, work.kernel, work.units[party as usize], phase);
         }
     }
 
-    /// One party computes.
+    /// `party` computes `units` units of `kernel`.
     fn compute(&mut self, party: Role, kernel: Kernel, units: u64, phase: Phase) {
         self.count(party, kernel, units, phase);
         let machine = &self.setting.machines[party as usize];
@@ -230,14 +231,15 @@ impl Timeline {
         self.advance(party, end, phase);
     }
 
-    /// Counts units, where they are counted.
+    /// Adds units to the tally, if there is one.
     fn count(&mut self, party: Role, kernel: Kernel, units: u64, phase: Phase) {
         if let Some(tally) = self.tally.as_mut().filter(|_| units > 0) {
             tally.add(party, kernel, units, phase);
         }
     }
 
-    /// When `cpu` seconds of work on up to `cores` cores, begun at `start`, are done beside the other party's work.
+    /// When work of `cpu` seconds on up to `cores` cores is done if it begins at `start` beside the other party's
+    /// work.
     fn shared(&mut self, party: Role, start: f64, cpu: f64, cores: f64) -> f64 {
         let machine = &self.setting.machines[party as usize];
         let (all, speedup) = (f64::from(machine.cores.max(1)), machine.speedup);
@@ -252,7 +254,7 @@ impl Timeline {
                 break;
             }
             (now, left) = (now.max(span.start), left - alone);
-            // Less than a core, if none is free: the system divides time.
+            // A busy machine leaves less than a core: the system divides its time.
             let free = (all - span.cores).max(0.0).min(cores);
             let rate = if free < 1.0 { free } else { spread(free, speedup) };
             let done = rate * (span.end - now);
@@ -264,7 +266,7 @@ impl Timeline {
         now + left / spread(cores, speedup)
     }
 
-    /// `party` used cores.
+    /// Remembers that `party` used cores in `span`.
     fn remember(&mut self, party: Role, span: Span) {
         let spans = &mut self.busy[party as usize];
         match spans.back_mut() {
@@ -276,7 +278,7 @@ impl Timeline {
         }
     }
 
-    /// `party` is at `at`, if it is not further already.
+    /// Moves the clock of `party` to `at`, unless it is later already.
     fn advance(&mut self, party: Role, at: f64, phase: Phase) {
         let clock = &mut self.clocks[party as usize];
         let passed = (at - *clock).max(0.0);
@@ -286,7 +288,7 @@ impl Timeline {
         }
     }
 
-    /// `messages` messages of `bytes` bytes together go one way.
+    /// Sends `messages` messages of `bytes` bytes in total one way.
     pub(crate) fn message(&mut self, direction: Direction, bytes: u64, messages: u64, phase: Phase) {
         let sender = if direction == Role::Client.sends() { Role::Client } else { Role::Server };
         let arrival = self.send(sender, bytes, messages, phase);
@@ -302,7 +304,7 @@ impl Timeline {
         }
     }
 
-    /// Puts messages on the wire; returns when the last byte is at the other party.
+    /// Puts messages on the wire. Returns when the last byte reaches the waiting thread of the other party.
     fn send(&mut self, sender: Role, bytes: u64, messages: u64, phase: Phase) -> f64 {
         self.compute(sender, Kernel::Message, messages, phase);
         self.count(sender, Kernel::ByteSent, bytes, phase);
@@ -322,14 +324,14 @@ impl Timeline {
         *wire + crossing + self.setting.wake
     }
 
-    /// `receiver` waits for messages that arrive at `arrival`, and reads them.
+    /// `receiver` waits until `arrival` for messages and reads them.
     fn receive(&mut self, receiver: Role, bytes: u64, messages: u64, arrival: f64, phase: Phase) {
         self.advance(receiver, arrival, phase);
         self.compute(receiver, Kernel::Message, messages, phase);
         self.compute(receiver, Kernel::ByteReceived, bytes, phase);
     }
 
-    /// The times that were not booked yet, by phase: all of them in `path`.
+    /// Takes the times that were not booked yet, by phase. They all belong to `path`.
     pub(crate) fn take_unbooked(&mut self, path: &str) -> impl Iterator<Item = (Phase, Traffic)> + use<> {
         if let Some(tally) = &mut self.tally {
             tally.book(path);
@@ -344,12 +346,12 @@ impl Timeline {
     }
 }
 
-/// The speed of `cores` cores, one of them being 1.
+/// The speed of `cores` cores, in units of one core's.
 fn spread(cores: f64, speedup: f64) -> f64 {
     1.0 + (cores - 1.0) * speedup
 }
 
-/// Seconds that may be too many to count.
+/// A duration of `seconds`. Too large a number gives the longest duration.
 fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
@@ -359,7 +361,7 @@ mod tests {
     use super::*;
     use waggle_protocols::cost::Cost;
 
-    /// A kernel in one thread, and one in tasks of the pool.
+    /// A kernel that runs in one thread, and one that runs in tasks of the pool.
     const SINGLE: Kernel = Kernel::Call;
     const SPREAD: Kernel = Kernel::Pad;
 
@@ -372,7 +374,7 @@ mod tests {
         LinkShape { bytes_per_second: rate, round_trip: Duration::from_millis(delay_ms) }
     }
 
-    /// Seconds of the client's clock, and of both processors.
+    /// Seconds of the client's clock, of the client's processor and of the server's.
     fn played(setting: &Deployment, cost: &Cost) -> [f64; 3] {
         let mut timeline = Timeline::new(setting.clone());
         cost.runs().iter().for_each(|run| timeline.repeat(&run.steps, run.times, Phase::Decode));
@@ -389,16 +391,17 @@ mod tests {
     #[test]
     fn turns_add_up_and_simultaneous_work_overlaps() {
         let setting = Deployment { link: Some(link(1_000_000, 20)), ..Deployment::apart(machine(1), machine(1)) };
-        // 10 ms of work, 10 ms on the wire, 10 ms across, 30 ms of the server's, and back at once.
+        // The client works 10 ms, its message takes 10 ms on the wire and 10 ms across, the server works 30 ms and
+        // answers.
         let turn =
             Cost::free().work(Role::Client, SINGLE, 10).message(Role::Client, 10_000 - waggle_net::HEADER_BYTES);
         let turn = turn.work(Role::Server, SINGLE, 30).message(Role::Server, 0);
         let back = 0.01 + waggle_net::HEADER_BYTES as f64 * 1e-6;
         close(played(&setting, &turn), [0.06 + back, 0.01, 0.03]);
-        // Both at once: the longer one counts.
+        // Both parties work at once, so the longer work counts.
         let both = Cost::free().work(Role::Server, SINGLE, 30).work(Role::Client, SINGLE, 10).exchange(0, 0);
         close(played(&setting, &both), [0.03 + back, 0.01, 0.03]);
-        // Who does not wait goes on.
+        // A party that does not wait for a message goes on.
         let stream = Cost::free().message(Role::Client, 1_000_000).work(Role::Client, SINGLE, 5);
         close(played(&setting, &stream), [0.005, 0.005, 0.0]);
     }
@@ -409,7 +412,7 @@ mod tests {
         let apart = Deployment::apart(machine(2), machine(2));
         close(played(&apart, &cost), [0.5, 1.0, 1.0]);
         close(played(&Deployment { together: true, ..apart.clone() }, &cost), [1.0, 1.0, 1.0]);
-        // A thread each leaves both undisturbed.
+        // Parties with one thread each do not disturb each other.
         let single = Cost::free().work_at_both(SINGLE, 1000).exchange(0, 0);
         close(played(&Deployment { together: true, ..apart }, &single), [1.0, 1.0, 1.0]);
     }

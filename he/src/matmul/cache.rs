@@ -12,16 +12,17 @@ pub(super) type Form = Vec<Zeroizing<Vec<u64>>>;
 /// A part of a product: its column tiles, and a number of its own.
 pub(super) type Part = (Range<usize>, usize);
 
-/// Keeps transformed weights for later products with the same weights, up to a number of bytes: what comes first
-/// stays. For [`MatmulPlan::evaluate`](super::MatmulPlan::evaluate).
+/// Keeps transformed weights for later products with the same weights, in
+/// [`MatmulPlan::evaluate`](super::MatmulPlan::evaluate). Weights are kept until a number of bytes is reached, and
+/// never replaced.
 ///
-/// A weight takes 8 bytes a prime of the modulus where a product has one row, more where it has several: 16 for one
-/// row of shares of 56 bits, up to 96 for 128 rows with kernels in double precision.
+/// A weight takes 8 bytes per prime of the modulus if a product has one row, and more if it has several: 16 for one
+/// row of 56-bit shares, up to 96 for 128 rows with kernels in double precision.
 #[derive(Debug)]
 pub struct WeightCache {
     limit: usize,
     used: AtomicUsize,
-    /// By the caller's key; one key may be used with several plans.
+    /// The shelves by the caller's key, which may be used with several plans.
     shelves: Mutex<HashMap<u64, Vec<Shelf>>>,
 }
 
@@ -62,22 +63,22 @@ impl WeightCache {
             shelves.len() - 1
         });
         if shelves[at].parts.insert(part, form.clone()).is_some() {
-            // Another thread was faster.
+            // Another thread stored this part first.
             self.used.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 }
 
-/// A cache and the name of one product's weights in it.
+/// A cache and the key of one product's weights in it.
 #[derive(Debug, Clone, Copy)]
 pub struct CachedWeights<'a> {
     /// The cache.
     pub cache: &'a WeightCache,
-    /// Equal for equal weights only.
+    /// Key of the weights. Different weights must have different keys.
     pub key: u64,
 }
 
-/// The form of a part: from the cache, or made and put there.
+/// The transformed weights of a part: from the cache if they are there, otherwise made and put there.
 pub(super) fn form(
     cached: Option<CachedWeights<'_>>,
     layout: &Layout,

@@ -10,8 +10,8 @@ use crate::modulus::Shoup;
 use crate::params::{Lift, Params};
 use crate::set::ParamSet;
 
-/// The most that dropped bits may add to the error of a product, in LSB at the tail that is covered. Its standard
-/// deviation is then 0.03 LSB at most; rounding c0, which seeded responses are spared, has 0.036.
+/// The most that dropped bits may add to the error of a product, in LSB at the tail that is covered. The standard
+/// deviation of this part is then at most 0.03 LSB. Rounding c0, which seeded responses do not do, has 0.036 LSB.
 const SHARE_OF_ERROR: f64 = 1.0 / 4.0;
 /// Bits of the largest D that is handled.
 const MAX_INTERVAL_BITS: u32 = 120;
@@ -19,22 +19,22 @@ const MAX_INTERVAL_BITS: u32 = 120;
 /// The cells of a layout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Cells {
-    /// The k above: bits of a correction that are not sent.
+    /// The k of the module documentation: bits that a correction drops.
     pub(super) dropped: u32,
     /// Cells in an interval: the number of legal corrections.
     pub(super) count: u128,
 }
 
 impl Cells {
-    /// As few cells as the error allows. None if q is so small that a ciphertext would hold a value outside all
-    /// cells about every other time, or so large that corrections do not fit.
-    /// `per_unit` is the error of a product, at the tail that is covered, from dropped parts of up to one.
+    /// As few cells as the error allows. `per_unit` is the error of a product, at the tail that is covered, per unit
+    /// of the dropped part. `None` if q is so small that about every other ciphertext would hold a value outside all
+    /// cells, or so large that corrections do not fit.
     pub(super) fn of(set: ParamSet, width: u32, per_unit: f64) -> Option<Self> {
         if !(width + 1..=width + MAX_INTERVAL_BITS).contains(&set.log_q()) {
             return None;
         }
         let interval = set.quotient(width);
-        // N (2^k + 1) values out of D are allowed to be no more than half.
+        // N (2^k + 1) values out of D must be no more than half.
         let most = interval.checked_ilog2()?.checked_sub(set.degree().ilog2() + 2)?;
         let wanted = (SHARE_OF_ERROR * interval as f64 / per_unit).log2().max(0.0) as u32;
         let dropped = wanted.min(most);
@@ -76,12 +76,12 @@ pub(super) struct Splitter<'a> {
     lift: Lift,
     /// The D of the module documentation.
     interval: u128,
-    /// Per limb the product of the primes before it, and its inverse modulo its own.
+    /// Per limb the product of the primes before it, and the inverse of that product modulo the limb's prime.
     radices: Vec<(u128, Shoup)>,
 }
 
 impl<'a> Splitter<'a> {
-    /// For entries of `width` bits under `set`, to which `params` belong.
+    /// A splitter for entries of `width` bits under `set`, whose tables are `params`.
     pub(super) fn new(params: &'a Params, set: ParamSet, width: u32, cells: &Cells) -> Self {
         let limbs = params.limbs();
         let radix = |i: usize| {
@@ -119,7 +119,7 @@ impl<'a> Splitter<'a> {
         Cell { entry, cell, inside: cell < self.cells.count }
     }
 
-    /// The number below `2^127` with these residues, in mixed radix.
+    /// The number below `2^127` with these residues, computed in mixed radix.
     #[inline(always)]
     fn small(&self, residue: impl Fn(usize) -> u64) -> u128 {
         let mut value = residue(0).into();

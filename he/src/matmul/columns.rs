@@ -1,4 +1,4 @@
-//! Products tile by tile, merged into packs as they are made. The way of few rows (`Tile::run` is 1).
+//! Products tile by tile, merged into packs as they are made. This way serves few rows: `Tile::run` is 1.
 
 use super::cache;
 use super::layout::Layout;
@@ -12,10 +12,10 @@ use zeroize::Zeroizing;
 
 /// Weight polynomials that one column tile holds at a time.
 const TERMS: usize = 4;
-/// Columns that are read together where a tile has fewer: those of a cache line of weights.
+/// Columns that are read together if a tile has fewer: as many as a cache line holds weights.
 const STRIP: usize = 16;
 
-/// The responses of some packs of columns; the uploads are factors.
+/// The responses of some packs of columns. The uploads must be factors.
 pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: &[Ciphertext], packs: Range<usize>) -> Vec<Split> {
     let columns = Columns { evaluation, uploads };
     packs.into_par_iter().flat_map(|pack| columns.column_pack(pack)).collect()
@@ -81,7 +81,7 @@ impl Columns<'_> {
         self.merge(step, even, odd)
     }
 
-    /// Makes up for the merges of a leaf that ends at `step` instead of at `full`.
+    /// Doubles `leaves` as often as merges would have between `step` and `full`.
     fn double(&self, leaves: &mut [Ciphertext], step: usize, full: usize) {
         if step < full && self.layout().packs.is_packed() {
             let doublings = (full / step).trailing_zeros() as i32;
@@ -105,7 +105,7 @@ impl Columns<'_> {
             .meetings(tiles.start)
             .flat_map(|group| (0..tiling.inner_tiles()).map(move |inner_tile| (group, inner_tile)))
             .collect();
-        // Read when the first weights are not kept.
+        // The columns are read only if some weights are not in the cache.
         let staged = OnceCell::new();
         let staged = || staged.get_or_init(|| self.evaluation.stage(&tiles, 0..plan.spec.shape.k)).as_ref();
         let mut signed = Zeroizing::new(vec![0i64; TERMS * tiles.len() * tiling.weight_span()]);
@@ -139,7 +139,7 @@ impl Columns<'_> {
         sums
     }
 
-    /// The coefficients of the weights of `meetings`, tile by tile for each.
+    /// Writes the coefficients of the weights of `meetings`, tile by tile for each meeting.
     fn encode(&self, tiles: &Range<usize>, meetings: &[(usize, usize)], staged: Option<&Staged>, signed: &mut [i64]) {
         signed.fill(0);
         let each = tiles.len() * self.layout().tiling.weight_span();
@@ -148,7 +148,7 @@ impl Columns<'_> {
         }
     }
 
-    /// The factors of one of `tiles` tiles, of what [`Self::encode`] left.
+    /// Transforms what [`Self::encode`] wrote for one of `tiles` tiles into factors.
     fn factors(&self, signed: &[i64], tiles: usize, tile: usize, polys: &mut [u64]) {
         let Evaluation { plan, params, .. } = self.evaluation;
         let of_tile = signed.chunks_exact(plan.layout.tiling.weight_span()).skip(tile).step_by(tiles);

@@ -1,8 +1,9 @@
-//! The cost model: what a layout takes on the link and on the processors. A guide for the search only; both parties
-//! must reckon alike, so nothing here is measured at run time.
+//! The cost model: the time that a layout takes on the link and on the processors. It only guides the search. Both
+//! parties must find the same layout, so nothing here is measured at run time.
 //!
-//! A plan must not depend on the machine that makes it either, so one column is planned with. Those of other families
-//! of kernels, by `cargo run --release -p waggle-bench --example he_costs -- families` on a shared Xeon with IFMA:
+//! A plan must not depend on the machine that makes it either, so all plans use the first column of this table. The
+//! other columns are the families of kernels as `cargo run --release -p waggle-bench --example he_costs -- families`
+//! measures them on a shared Xeon with IFMA:
 //!
 //! | microseconds / 1000 | planned with | portable | AVX2 | AVX-512 | IFMA |
 //! |---|---|---|---|---|---|
@@ -10,7 +11,7 @@
 //! | a product with a polynomial | 0.6 | 1.5 | 0.47 | 0.42 | 0.28 |
 //! | a product on runs, 32 tiles | 0.13 | 0.92 | 0.20 | 0.12 | 0.08 |
 //!
-//! AVX2, which most have, is near enough: its column would not be worth other plans for all.
+//! The column of AVX2, which most machines have, is so near that plans by it would hardly be better.
 
 use super::layout::Layout;
 use super::spec::{Packing, PlanOptions};
@@ -19,27 +20,27 @@ use crate::work::MatmulWork;
 
 /// The factor by which bytes count more under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
-/// By how much less computation counts for seeded messages, which prepare products ahead of time. On `lan` the
-/// matrices of a block of GPT-2 small take 17.0, 13.9 and 11.7 MB for 128 rows with factors of 1, 1.6 and 2 at 40
-/// cores, and 5.6, 6.0 and 6.4 s of one core.
+/// The factor by which computation counts less for seeded messages, which prepare products ahead of time. With
+/// factors of 1, 1.6 and 2 at 40 cores, the matrices of a block of GPT-2 small on `lan` take 17.0, 13.9 and 11.7 MB
+/// for 128 rows, and 5.6, 6.0 and 6.4 s of one core.
 const AHEAD: f64 = 2.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`bench/examples/he_costs.rs`): of a
-/// transform layer, of which reading and writing weights are taken for two more, of placing a weight, of one product
-/// with one polynomial, of a merge apart from transforms and products, of making and reading an upload, of finishing
-/// and opening a response.
+/// transform layer (`NTT_US`; reading and writing weights counts as `WEIGHT_LAYERS` more), of placing a weight
+/// (`ENCODE_US`), of a product with a polynomial (`MAC_US`), of a merge apart from transforms and products
+/// (`MERGE_US`), of making and reading an upload (`UPLOAD_US`), of finishing and opening a response (`RESPONSE_US`).
 const NTT_US: f64 = 2.6e-4;
 const WEIGHT_LAYERS: f64 = 2.0;
 const ENCODE_US: f64 = 1.0e-3;
 const MAC_US: f64 = 0.6e-3;
 const MERGE_US: f64 = 10e-3;
-/// Where weights act on runs: of bringing a weight into place, of a product, of reading a coefficient for up to
-/// [`TILES`] of them, of a reduction.
+/// The same where weights act on runs: of bringing a weight into place (`PLACE_US`), of a product (`RUN_MAC_US`), of
+/// reading a coefficient for up to [`TILES`] products (`RUN_LOAD_US`), of a reduction (`RUN_REDUCE_US`).
 const PLACE_US: f64 = 15e-3;
 const RUN_MAC_US: f64 = 0.13e-3;
 const RUN_LOAD_US: f64 = 0.22e-3;
 const RUN_REDUCE_US: f64 = 1.8e-3;
 const UPLOAD_US: f64 = 25e-3;
-/// Of splitting a value into a random entry and its correction.
+/// The same, of splitting a value into a random entry and its correction.
 const SPLIT_US: f64 = 10e-3;
 const RESPONSE_US: f64 = 30e-3;
 
@@ -50,7 +51,7 @@ pub(super) fn seconds(layout: &Layout, options: &PlanOptions) -> f64 {
     let weight = if options.packing == Packing::Always { ALWAYS_WEIGHT } else { 1.0 };
     let [encryptor, evaluator] = options.cores.map(|cores| f64::from(cores.max(1)));
     let [encrypting, evaluating] = compute_us(layout);
-    // In cores of the evaluator, so that equal parties are reckoned with exactly as one.
+    // The sum is in units of the evaluator's cores, so that two equal parties are treated exactly as one.
     let computing = (encrypting * (evaluator / encryptor) + evaluating) * 1e-6 / (evaluator * ahead);
     weight * bytes / options.bytes_per_second.max(1) as f64 + computing
 }
@@ -64,7 +65,7 @@ fn download_estimate(layout: &Layout) -> f64 {
     (layout.packs.responses() * layout.c1_bytes()) as f64 + c0
 }
 
-/// Microseconds of one core for the whole product: of the encrypting and of the evaluating party.
+/// Microseconds of one core for the whole product, at the encrypting and at the evaluating party.
 fn compute_us(layout: &Layout) -> [f64; 2] {
     let (tiling, packs) = (&layout.tiling, &layout.packs);
     let (n, points) = (layout.set.degree() as f64, tiling.points() as f64);

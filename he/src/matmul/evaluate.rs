@@ -1,4 +1,4 @@
-//! The evaluator's side: checks what comes in, multiplies, and puts the responses together.
+//! The evaluator's side: it checks the upload, multiplies, and puts the responses together.
 
 use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
@@ -19,12 +19,12 @@ use zeroize::Zeroize;
 impl MatmulPlan {
     /// Multiplies the encrypted share by the weights and splits the product.
     ///
-    /// `x_own` is this party's share of X (`batch * m * k`); given, it is added under encryption, so that the product
-    /// is that of the sum of both shares. The share is `batch * m * n` ring elements. Weights that may have been
-    /// transformed before are taken from `cached`, and put there while it has room; secret ones would stay in memory.
-    /// `keys` must hold Galois keys if the plan is [packed](super::ProductPlan::packed). Every response carries a
-    /// fresh mask and a fresh encryption of zero. Errors: keys of another set or none, an operand or upload of
-    /// another length, weights out of range, residues that are not reduced.
+    /// `x_own` is this party's share of X (`batch * m * k`). If it is given, it is added under encryption, so that
+    /// the sum of both shares is multiplied. The resulting share is `batch * m * n` ring elements. Transformed
+    /// weights are taken from `cached`, or put there while it has room. They stay in memory, so secret weights must
+    /// not be cached. `keys` must hold Galois keys if the plan is [packed](super::ProductPlan::packed). Every
+    /// response carries a fresh mask and a fresh encryption of zero. Errors: missing keys or keys of another
+    /// parameter set, an operand or upload of the wrong length, weights out of range, residues that are not reduced.
     pub fn evaluate<'a>(
         &self,
         keys: impl Into<EvaluationKeys<'a>>,
@@ -65,12 +65,12 @@ impl MatmulPlan {
         let evaluation = Evaluation { plan: self, params, public, galois, weights, cached, seeds };
         Ok(match self.layout.tiling.tile.run {
             1 => columns::responses(&evaluation, &uploads, packs),
-            // Nothing is packed, so a pack is a tile.
+            // Nothing is packed, so each pack is one column tile.
             _ => panel::responses(&evaluation, uploads, packs),
         })
     }
 
-    /// The message and the own share of all responses.
+    /// Joins the message and the evaluator's share of all responses.
     fn join(&self, seeds: &ResponseSeeds, responses: Vec<Split>) -> Split {
         let (messages, shares): (Vec<_>, Vec<_>) =
             responses.into_iter().map(|Split { message, share }| (message, share)).unzip();
@@ -80,10 +80,10 @@ impl MatmulPlan {
         Split { message, share: self.scatter(&shares) }
     }
 
-    /// Reads the upload and adds the own share under encryption.
+    /// Reads the upload and adds the evaluator's share of X under encryption.
     fn parse(&self, params: &Params, upload: &[u8], x_own: Option<&[u64]>) -> Result<Vec<Ciphertext>, HeError> {
         let lift = params.lift(self.spec.width);
-        // The levels of merges multiply this back.
+        // Each level of merges doubles, so the upload is divided here.
         let levels = self.layout.packs.levels();
         let doublings = (levels.columns + levels.rows) as i32;
         let uploads = match &self.layout.seeded {

@@ -8,7 +8,7 @@ use crate::sampling::SEED_BYTES;
 use crate::set::ParamSet;
 use waggle_bits::packed_bytes;
 
-/// Everything that both parties must agree on.
+/// How a product is cut and sent: everything that both parties must agree on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Layout {
     pub(super) spec: MatmulSpec,
@@ -18,7 +18,7 @@ pub(super) struct Layout {
     /// Bits that each coefficient of a response keeps.
     pub(super) c0_bits: u32,
     pub(super) c1_bits: u32,
-    /// There if the messages are those of a [`SeededPlan`](super::SeededPlan).
+    /// `Some` if the messages are those of a [`SeededPlan`](super::SeededPlan).
     pub(super) seeded: Option<Cells>,
 }
 
@@ -41,7 +41,7 @@ impl Layout {
         }
     }
 
-    /// This layout with full packs. None if no two products would share a response.
+    /// This layout with full packs, or `None` if no two products would share a response.
     pub(super) fn packed(self) -> Option<Self> {
         Packs::full(&self.tiling).map(|packs| Self { packs, ..self })
     }
@@ -107,7 +107,8 @@ impl Layout {
         if self.seeded.is_some() {
             return SEED_BYTES + self.packs.responses() * self.c1_bytes();
         }
-        // All responses of a column of packs but the last have as many rows, and all columns but the last are alike.
+        // In a column of packs, all responses but the last have equally many rows, and all columns but the last are
+        // alike.
         let (columns, rows) = (self.packs.column_packs(), self.packs.row_packs());
         let column = |column: usize| {
             let response = |row: usize| self.response_bytes(column * rows + row);

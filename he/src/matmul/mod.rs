@@ -48,11 +48,11 @@
 //! Packing comes before all of this: the argument holds for any ciphertext.
 //!
 //! # Random operands
-//! Where the encrypted operand may be random, public seeds make half of both messages; the module `seeded` says how
-//! and why that is safe.
+//! Where the encrypted operand may be random, half of both messages is expanded from public seeds. The module
+//! `seeded` says how, and why that is safe.
 //!
 //! # Error
-//! The mask covers the noise e instead of a flood of 40 extra bits; the price is that both parties round separately:
+//! The mask hides the noise e, without a flood of 40 extra bits. The price is that both parties round separately:
 //! `round((m q/2^l + e + r) 2^l/q) - round(r 2^l/q) = m` up to `1 + |e| 2^l / q`. See [`ProductPlan::lsb_error`].
 
 mod cache;

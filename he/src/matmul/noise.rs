@@ -16,7 +16,7 @@ fn weights(layout: &Layout) -> (u32, f64) {
     (weight_bits, (layout.tiling.tile.cols * spec.shape.k) as f64)
 }
 
-/// The layout with seeded messages. None if its ring has no room for them.
+/// The layout with seeded messages, or `None` if its ring has no room for them.
 pub(super) fn seeded(layout: Layout) -> Option<Layout> {
     let (weight_bits, nonzero) = weights(&layout);
     let per_unit = TAIL * (nonzero / 12.0).sqrt() * f64::from(weight_bits).exp2();

@@ -1,5 +1,5 @@
-//! The use of the public seeds in seeded messages: the evaluator makes its ciphertexts of them, the key holder its
-//! shares. `seeded` says why.
+//! How public seeds are used in seeded messages: the evaluator expands them to its ciphertexts, the key holder to its
+//! shares. The module `seeded` says why.
 
 use super::cells::Cells;
 use super::layout::Layout;
@@ -16,11 +16,11 @@ const REQUEST: &str = "seeded matmul request";
 /// The content of a coefficient of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// That entry of R.
+    /// The entry of R with this index.
     Entry(usize),
-    /// Its negative.
+    /// The negative of the entry of R with this index.
     Negated(usize),
-    /// Zero, once the value made of the seed is taken off.
+    /// No entry: the value there is sent, so that the coefficient of the ciphertext becomes zero.
     Open,
 }
 
@@ -38,7 +38,7 @@ impl Places {
     }
 }
 
-/// The ciphertexts of a request. Errors: another length, a correction out of range, padding that is not zero.
+/// Reads the ciphertexts of a request. Errors: a wrong length, a correction out of range, padding that is not zero.
 pub(super) fn read(
     layout: &Layout,
     params: &Params,
@@ -80,7 +80,7 @@ pub(super) fn read(
     parts.par_chunks_exact(layout.correction_bytes(cells)).zip(opened.par_chunks_exact(n)).map(ciphertext).collect()
 }
 
-/// The holder's shares of the outputs of a response, from `c1 s` (coefficients) and the seed of what c0 became.
+/// The holder's shares of the outputs of a response, from `c1 s` (as coefficients) and the seed that stands for c0.
 pub(super) fn shares(
     layout: &Layout,
     params: &Params,

@@ -1,4 +1,5 @@
-//! Responses that several products of tiles share: which products, and by how many places each is moved.
+//! Responses that several products of tiles share: which products a response holds, and by how many places each
+//! product is moved.
 //!
 //! The products of one response are the leaves of two binary trees of merges, one over its column tiles and one,
 //! above that, over its row tiles. A merge with step h moves its second operand by h places.
@@ -12,7 +13,8 @@ pub(super) fn levels(count: usize) -> u32 {
 }
 
 /// Places by which packing moves leaf `index` of `count`. A node gives the first half of its leaves, rounded up, to
-/// one child and moves the others by its step; the root's is `step`, and it doubles from level to level.
+/// one child and moves the other leaves by its step. The step of the root is `step`, and it doubles from level to
+/// level.
 fn offset(mut count: usize, mut index: usize, mut step: usize) -> usize {
     let mut moved = 0;
     while count > 1 {
@@ -27,7 +29,7 @@ fn offset(mut count: usize, mut index: usize, mut step: usize) -> usize {
     moved
 }
 
-/// Numbers that belong to the tree of column tiles and to the tree of row tiles.
+/// A value for the tree of column tiles and a value for the tree of row tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trees<T> {
     pub(super) columns: T,
@@ -51,8 +53,8 @@ impl Packs {
         Self { columns: 1, rows: 1, column_tiles, row_tiles, inner: tiling.tile.inner }
     }
 
-    /// As many products in a response as find room between its outputs, `inner` (a power of two) places apart. None
-    /// if no two products would share a response.
+    /// As many products in a response as fit between its outputs, which lie `inner` (a power of two) places apart.
+    /// `None` if no two products would share a response.
     pub(super) fn full(tiling: &Tiling) -> Option<Self> {
         let single = Self::single(tiling);
         debug_assert!(single.inner.is_power_of_two() && tiling.tile.run == 1);
@@ -67,7 +69,7 @@ impl Packs {
         self.columns * self.rows > 1
     }
 
-    /// Levels of merges.
+    /// Numbers of levels of merges.
     pub(super) fn levels(&self) -> Trees<u32> {
         Trees { columns: levels(self.columns), rows: levels(self.rows) }
     }
@@ -78,17 +80,18 @@ impl Packs {
         Trees { columns: self.inner >> columns, rows: self.inner >> (columns + rows) }
     }
 
-    /// Responses that share their column tiles.
+    /// Number of responses that share their column tiles.
     pub(super) fn row_packs(&self) -> usize {
         self.row_tiles.div_ceil(self.rows)
     }
 
-    /// Responses that share their row tiles.
+    /// Number of responses that share their row tiles.
     pub(super) fn column_packs(&self) -> usize {
         self.column_tiles.div_ceil(self.columns)
     }
 
-    /// Ciphertexts sent down: column pack by column pack, row pack by row pack.
+    /// Number of ciphertexts that are sent down. Their order is column pack by column pack, then row pack by row
+    /// pack.
     pub(super) fn responses(&self) -> usize {
         self.column_packs() * self.row_packs()
     }
@@ -120,7 +123,7 @@ impl Packs {
         if self.is_packed() { self.inner - 1 } else { 0 }
     }
 
-    /// Merges of ciphertexts, each with a key switch.
+    /// Number of merges of ciphertexts, each of which takes a key switch.
     pub(super) fn merges(&self) -> usize {
         self.column_tiles * self.row_tiles - self.responses()
     }

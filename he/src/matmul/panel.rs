@@ -17,19 +17,19 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_RESIDUES`].
+/// Column tiles of a panel: the most, and the fewest if their weights take more than [`PANEL_RESIDUES`].
 const PANEL_TILES: (usize, usize) = (32, TILES);
-/// Residues of the weights of a stretch of a panel: 8 MiB, which the last cache has for each of a few cores. Kernels
-/// in double precision take three times the memory, but need it more rarely.
+/// Residues of the weights of a stretch of a panel. They take 8 MiB, which the last-level cache has for each of a few
+/// cores. Kernels in double precision take three times the memory but access it less often.
 const PANEL_RESIDUES: usize = 1 << 20;
-/// Inner tiles of a stretch, at most. Fewer would have sums reduced and stored more often.
+/// Largest number of inner tiles of a stretch. With fewer, sums would be reduced and stored more often.
 const STRETCH: usize = 128;
-/// Words between the weights of one point and those of the next. Without them the points of a weight would lie a
-/// power of two apart, and a cache keeps only a few words of such addresses.
+/// Words of a gap between the weights of one point and those of the next. Without the gap the points of a weight
+/// would lie a power of two apart, and a cache keeps only a few words at such addresses.
 const GAP: usize = LANES;
 
-/// Words from the beginning of a cache line on: a vector that crosses lines takes two accesses. Memory is [`LANES`]
-/// words longer for it.
+/// The index of the first word at the beginning of a cache line. A vector that crosses lines takes two accesses, so
+/// memory is [`LANES`] words longer to begin there.
 fn first_line(words: &[u64]) -> usize {
     words.as_ptr().align_offset(size_of::<[u64; LANES]>())
 }
@@ -42,7 +42,7 @@ struct Block {
 
 /// Inner tiles of one group that are multiplied together.
 struct Stretch {
-    /// Its number among all.
+    /// Index of the stretch among all stretches.
     index: usize,
     group: usize,
     inner: Range<usize>,
@@ -59,19 +59,19 @@ fn stretches(tiling: &Tiling) -> Vec<Stretch> {
 /// The weights at a point of a limb: term after term as `NttBackend::matmul` takes them, points [`GAP`] words apart.
 fn weights(form: &Form, limb: usize, point: usize, points: usize) -> &[u64] {
     let weights = &form[limb][first_line(&form[limb])..];
-    // The words left over are fewer than points.
+    // Fewer words than points are left over, so the division gives the pitch.
     let pitch = weights.len() / points;
     &weights[point * pitch..][..pitch - GAP]
 }
 
-/// Sizes, in words unless they count something else.
+/// Sizes in words, unless a comment says otherwise.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Of the polynomial of a weight.
+    /// Points of the polynomial of a weight.
     points: usize,
-    /// Vectors of the coefficients of both halves at a point.
+    /// Number of vectors of the coefficients of both halves at a point.
     vectors: usize,
-    /// All coefficients of an inner tile of one group, at a point.
+    /// Words of all coefficients of an inner tile of one group at a point.
     term: usize,
 }
 
@@ -82,8 +82,8 @@ impl Sizes {
     }
 }
 
-/// The uploads stretch by stretch, limb by limb, point by point, row tile by row tile; there vector after vector,
-/// half after half, of each all inner tiles: the operand of `NttBackend::matmul`.
+/// The uploads in the order of `NttBackend::matmul`'s left operand, the outermost index first: stretch, limb, point,
+/// row tile, half, vector, inner tile.
 fn point_by_point(tiling: &Tiling, params: &Params, stretches: &[Stretch], uploads: &[Ciphertext]) -> Vec<Vec<u64>> {
     let (sizes, run) = (Sizes::new(tiling), tiling.tile.run);
     let operand = |stretch: &Stretch| {
@@ -109,7 +109,7 @@ fn point_by_point(tiling: &Tiling, params: &Params, stretches: &[Stretch], uploa
     stretches.iter().map(operand).collect()
 }
 
-/// The responses of some column tiles; the uploads are factors.
+/// The responses of some column tiles. The uploads must be factors.
 pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>, tiles: Range<usize>) -> Vec<Split> {
     let tiling = &evaluation.plan.layout.tiling;
     let stretches = stretches(tiling);
@@ -123,7 +123,7 @@ struct Panels<'a> {
     stretches: Vec<Stretch>,
     /// The uploads as [`point_by_point`] lays them out.
     operands: Vec<Vec<u64>>,
-    /// Memory that is done with, for what is to come.
+    /// Memory that is no longer used, for later weights.
     spare: Mutex<Form>,
 }
 
@@ -138,7 +138,7 @@ impl Panels<'_> {
         let column = tiling.inner_tiles().min(STRETCH) * tiling.points() * params.limbs().len();
         let tiles = PANEL_RESIDUES / column.max(1);
         let tiles = (tiles / TILES * TILES).clamp(least, most);
-        // Evened out, for no panel to be much smaller than the others.
+        // Panels of nearly equal size, so that none is much smaller than the others.
         let count = all.len().div_ceil(tiles);
         let start = |panel: usize| all.start + all.len() * panel / count;
         let panel = |panel| self.panel(start(panel)..start(panel + 1));
@@ -148,7 +148,7 @@ impl Panels<'_> {
     /// The responses of some column tiles.
     fn panel(&self, tiles: Range<usize>) -> Vec<Split> {
         let (tiling, params, sizes) = (self.tiling(), self.evaluation.params, Sizes::new(self.tiling()));
-        // Point by point, row tile by row tile and column tile by column tile, both halves of the run.
+        // The outermost index first: point, row tile, column tile, and then both halves of the run.
         let pair = sizes.vectors * LANES;
         let stride = tiling.row_tiles() * tiles.len() * pair;
         let mut sums = self.memory(params.limbs().len() * sizes.points * stride);
@@ -211,7 +211,7 @@ impl Panels<'_> {
         blocks
     }
 
-    /// So many words, with anything in them.
+    /// Memory of `words` words with arbitrary contents.
     fn memory(&self, words: usize) -> Zeroizing<Vec<u64>> {
         let used = {
             let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +224,7 @@ impl Panels<'_> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner).extend(memory);
     }
 
-    /// The weights of a block that meet a stretch, kept or made.
+    /// The weights of a block that meet a stretch, from the cache or made.
     fn form(&self, block: &Block, stretch: &Stretch) -> Arc<Form> {
         let Evaluation { cached, plan, .. } = *self.evaluation;
         cache::form(cached, &plan.layout, (block.tiles.clone(), stretch.index), || self.weigh(block, stretch))
@@ -244,7 +244,8 @@ impl Panels<'_> {
         for (term, inner_tile) in stretch.inner.clone().enumerate() {
             let (start, end) = tiling.inner_range(inner_tile);
             if end - start < tiling.tile.inner {
-                // The last one has fewer rows; the others have their weights in the same places.
+                // The last inner tile has fewer rows, so old words must go. The other tiles overwrite the same
+                // places.
                 signed.fill(0);
             }
             let (tiles, staged) = (block.tiles.clone(), staged.as_ref());

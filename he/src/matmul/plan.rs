@@ -36,7 +36,7 @@ impl ProductPlan {
         &self.spec
     }
 
-    /// The options that it was planned with.
+    /// The options of the planner.
     pub fn options(&self) -> &PlanOptions {
         &self.options
     }
@@ -66,7 +66,7 @@ impl ProductPlan {
         Ciphertexts { up: self.layout.tiling.uploads(), down: self.layout.packs.responses() }
     }
 
-    /// Seconds that the planner reckons with: both messages on the link, and the computation of both parties.
+    /// Seconds that the planner estimates for both messages on the link and the computation of both parties.
     pub fn seconds(&self) -> f64 {
         cost::seconds(&self.layout, &self.options)
     }
@@ -76,31 +76,31 @@ impl ProductPlan {
         cost::work(&self.layout)
     }
 
-    /// Exact length of the key holder's message.
+    /// Exact length of the key holder's message in bytes.
     pub fn upload_bytes(&self) -> usize {
         self.layout.upload_bytes()
     }
 
-    /// Exact length of the evaluator's message.
+    /// Exact length of the evaluator's message in bytes.
     pub fn download_bytes(&self) -> usize {
         self.layout.download_bytes()
     }
 
     /// Bound on `|share sum - exact product| mod 2^width`, exceeded with probability below `2^-50` per output.
     ///
-    /// It is `floor(1 + E)`, where 1 pays for the two separate roundings and E, in units of `2^-l`, adds
-    /// `8.5 sqrt(11.5 B^2 nnz + 10.5 (1 + 2 N)) / q` (fresh errors of variance 10.5 and rounded shares, times the
-    /// `nnz` weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
+    /// It is `floor(1 + E)`, where 1 pays for the two separate roundings and E, in units of `2^-l`, adds `8.5
+    /// sqrt(11.5 B^2 nnz + 10.5 (1 + 2 N)) / q` (fresh errors of variance 10.5 and rounded shares, times the `nnz`
+    /// weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
     /// `1 / 2^(b0 + 1)` (responses cut to b1 and b0 bits). L levels of packing add `V (4^L - 1) / 3` under the root,
     /// V being the variance of a key switch: `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be
-    /// uniform, as they are in a protocol. Of a [`SeededPlan`](super::SeededPlan) the dropped part of corrections
+    /// uniform, as they are in a protocol. In a [`SeededPlan`](super::SeededPlan) the dropped part of corrections
     /// adds `4^k / 12 + 1 / 6` to the 11.5, and c0 is not rounded.
     pub fn lsb_error(&self) -> u64 {
         self.lsb_error
     }
 }
 
-/// The plan of a product. Made from the shape alone; cheap to make and to ask for sizes.
+/// The plan of a product, made from the shape alone. It is cheap to make and to ask for sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatmulPlan(ProductPlan);
 
@@ -118,18 +118,18 @@ impl MatmulPlan {
         Self::with_options(spec, PlanOptions::default())
     }
 
-    /// Chooses parameter set, tile and packing of least time: bytes both ways at the link's rate, and computation.
-    /// Keys are not counted, as they are sent once.
+    /// Chooses the parameter set, tile and packing that take the least time, for the bytes both ways at the link's
+    /// rate and for computation. Keys are not counted, as they are sent once.
     ///
-    /// Errors: [`HeError::Width`], [`HeError::Shape`], and [`HeError::Noise`] if no parameter set keeps the bound
-    /// asked for.
+    /// Errors: [`HeError::Width`], [`HeError::Shape`], and [`HeError::Noise`] if no parameter set keeps the tolerated
+    /// bound.
     pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
         let layout = search::search(&spec, &options, Some)?;
         Ok(Self::of(layout, options))
     }
 
-    /// A plan of `spec` cut into the same tiles as this one, of the same options, whose dimensions are no smaller;
-    /// the search is then spared. None if the error would be too large.
+    /// A plan of `spec` with the tiles and options of this plan, without a search. The dimensions of `spec` must be
+    /// no larger than this plan's. `None` if the error would be too large.
     pub fn adapted(&self, spec: MatmulSpec) -> Option<Self> {
         let layout = search::adapted(&spec, &self.options, &self.layout)?;
         Some(Self::of(layout, self.options))
@@ -141,8 +141,8 @@ impl MatmulPlan {
         Self(ProductPlan { spec: layout.spec, options, layout, lsb_error })
     }
 
-    /// Encrypts this party's share `x` (`batch * m * k` ring elements, row-major). Errors: a key of another set,
-    /// another number of elements.
+    /// Encrypts this party's share `x` (`batch * m * k` ring elements, row-major). Errors: a key of another parameter
+    /// set, a wrong number of elements.
     pub fn encrypt(
         &self,
         sk: &SecretKey,
@@ -152,7 +152,8 @@ impl MatmulPlan {
         let params = self.set().check(sk.set())?;
         self.check_x("encrypted operand", x)?;
         let lift = params.lift(self.spec.width);
-        // One public seed for all uniform halves, one secret seed for all errors; both fresh, streams by index.
+        // One public seed for all uniform halves and one secret seed for all errors. Both are fresh, and each index
+        // has its own stream.
         let (a_seed, error_seed) = (fresh_seed(rng), fresh_seed(rng));
         let bodies: Vec<Poly> = (0..self.layout.tiling.uploads())
             .into_par_iter()
@@ -239,7 +240,7 @@ impl MatmulPlan {
         poly
     }
 
-    /// Puts the outputs of all responses, one vector each, in their places.
+    /// Puts the outputs of all responses in their places in Y. `shares` has a vector for each response.
     pub(super) fn scatter(&self, shares: &[Vec<u64>]) -> Vec<u64> {
         let shape = self.spec.shape;
         let mut y = vec![0; shape.batch * shape.m * shape.n];

@@ -1,5 +1,4 @@
-//! The common part of both ways of multiplying: the polynomials of weights that go in, and the responses that come
-//! out.
+//! What both ways of multiplying (`columns` and `panel`) share: polynomials of weights, and responses.
 
 use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
@@ -17,17 +16,17 @@ use std::ops::Range;
 use waggle_bits::Writer;
 use zeroize::{Zeroize, Zeroizing};
 
-/// What is drawn for the responses to one message. Each response takes streams of its own from it, by its number. So
-/// several processes of one evaluator may make some responses each; no response may be made to two messages.
+/// The seeds of the responses to one message. Each response derives streams of its own by its index, so several
+/// processes of one evaluator may each make some of the responses. Seeds must never serve two messages.
 pub struct ResponseSeeds {
-    /// Of encryptions of zero and of masks.
+    /// The seed of encryptions of zero and of masks.
     pub(super) secret: Seed,
-    /// The public seed of what c0 becomes, if the plan is seeded; drawn apart from the secret one.
+    /// The public seed that stands for c0 if the plan is seeded. It is drawn apart from the secret seed.
     pub(super) body: Option<[u8; SEED_BYTES]>,
 }
 
 impl ResponseSeeds {
-    /// Bytes of [`Self::to_bytes`].
+    /// Number of bytes of [`Self::to_bytes`].
     pub const BYTES: usize = 2 * SEED_BYTES;
 
     /// Fresh seeds.
@@ -35,13 +34,13 @@ impl ResponseSeeds {
         Self { secret: fresh_seed(rng), body: seeded.then(|| *fresh_seed(rng)) }
     }
 
-    /// The seeds of a [`SeededPlan`](super::SeededPlan)'s responses, for another process of the evaluator and for
-    /// nobody else.
+    /// The seeds of a [`SeededPlan`](super::SeededPlan)'s responses as bytes. They are secret: only for another
+    /// process of the evaluator.
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new([&self.secret[..], self.body.as_ref().map_or(&[], |body| &body[..])].concat())
     }
 
-    /// Reads [`Self::to_bytes`]. Errors: another length.
+    /// Reads [`Self::to_bytes`]. Errors: a wrong length.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HeError> {
         const SEEDS: &str = "seeds of responses";
         HeError::check_length(SEEDS, Self::BYTES, bytes.len())?;
@@ -50,12 +49,12 @@ impl ResponseSeeds {
     }
 }
 
-/// The evaluation of one product: its plan, the holder's keys and the own operand.
+/// The evaluation of one product: its plan, the key holder's keys and the evaluator's operand.
 pub(super) struct Evaluation<'a> {
     pub(super) plan: &'a MatmulPlan,
     pub(super) params: &'static Params,
     pub(super) public: &'a PublicKey,
-    /// There if the plan packs.
+    /// `Some` if the plan packs responses.
     pub(super) galois: Option<&'a GaloisKeys>,
     pub(super) weights: Weights<'a>,
     pub(super) cached: Option<CachedWeights<'a>>,
@@ -63,16 +62,16 @@ pub(super) struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// Rows of the columns of some column tiles, if weights are made when they are read.
+    /// Reads rows of the columns of some column tiles ahead. `None` unless weights are made when they are read.
     pub(super) fn stage(&self, tiles: &Range<usize>, rows: Range<usize>) -> Option<Staged> {
         let tiling = &self.plan.layout.tiling;
         let columns = tiling.column_range(tiles.start).0..tiling.column_range(tiles.end - 1).1;
         self.weights.stage(self.plan.spec.width, self.plan.spec.shape, columns, rows)
     }
 
-    /// The coefficients of the weights in those columns of the column tiles that `group` owns. The words of a tile
-    /// follow each other, or with `by_tiles` those of [`TILES`] tiles lie side by side. Words that do not belong to
-    /// these weights stay as they are. `staged` is what [`Self::stage`] gave for these tiles.
+    /// Writes the coefficients of the weights in those columns of the column tiles that `group` owns. The words of a
+    /// tile follow each other; with `by_tiles`, the words of [`TILES`] tiles lie side by side. All other words stay
+    /// as they are. `staged` is what [`Self::stage`] returned for these tiles.
     pub(super) fn encode_weights(
         &self,
         tiles: Range<usize>,
@@ -105,8 +104,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The response that holds `product`: c1, then the output coefficients of c0; and the own shares, in wire order.
-    /// No index may be used twice.
+    /// The response that holds `product`: c1, then the output coefficients of c0. With it come the evaluator's shares
+    /// in wire order. No index `response` may be used twice.
     pub(super) fn respond(&self, response: usize, mut product: Ciphertext) -> Split {
         let (layout, params) = (&self.plan.layout, self.params);
         let mut stream = Expander::new(&self.seeds.secret, Label::Response, response as u64);
@@ -123,7 +122,8 @@ impl Evaluation<'_> {
         Split { message, share }
     }
 
-    /// Adds a mask uniform over `Z_q` to every output coefficient of c0, appends them and returns the own shares.
+    /// Adds a mask uniform over `Z_q` to every output coefficient of c0, appends the sums to `message` and returns
+    /// the evaluator's shares.
     fn mask(&self, c0: &[u64], response: usize, stream: &mut Expander, message: &mut Vec<u8>) -> Vec<u64> {
         let (layout, params) = (&self.plan.layout, self.params);
         let (n, width) = (params.degree(), self.plan.spec.width);
@@ -145,7 +145,7 @@ impl Evaluation<'_> {
         shares
     }
 
-    /// The own shares for the masks that turn every output coefficient of c0 into the next value of `body`.
+    /// The evaluator's shares for the masks that turn every output coefficient of c0 into the next value of `body`.
     fn complete(&self, c0: &[u64], response: usize, body: &mut Expander) -> Vec<u64> {
         let (params, width) = (self.params, self.plan.spec.width);
         let n = params.degree();

@@ -8,8 +8,8 @@ use super::{cost, noise};
 use crate::error::HeError;
 use crate::set::ParamSet;
 
-/// The cheapest layout, with the form of messages that `messages` gives it where it can, whose error stays within the
-/// bound asked for. Errors: a specification out of range, or [`HeError::Noise`].
+/// The cheapest layout whose error stays within the tolerated bound. `messages` gives a layout its form of messages,
+/// or `None` if it cannot have that form. Errors: a specification out of range, or [`HeError::Noise`].
 pub(super) fn search(
     spec: &MatmulSpec,
     options: &PlanOptions,
@@ -18,13 +18,13 @@ pub(super) fn search(
     spec.check()?;
     let mut best: Option<(bool, f64, Layout)> = None;
     let allowed = |layout: &Layout| options.packing != Packing::Never || !layout.packs.is_packed();
-    // A loop would move every layout through each of the iterators.
+    // `for_each`, because a `for` loop would move every layout through each of the iterators.
     candidates(spec).filter(allowed).filter_map(messages).for_each(|layout| {
-        // Smaller is better; a packed layout always comes first where that is asked for.
+        // Smaller is better. A packed layout always comes first if the options ask for packing.
         let unwanted = options.packing == Packing::Always && !layout.packs.is_packed();
         let seconds = cost::seconds(&layout, options);
         let better = best.as_ref().is_none_or(|b| (unwanted, seconds) < (b.0, b.1));
-        // The bound is dear, and most layouts are not better.
+        // The error bound is expensive to compute, and most layouts are not better.
         if better && is_exact(&layout, options) {
             best = Some((unwanted, seconds, layout));
         }
@@ -34,13 +34,13 @@ pub(super) fn search(
     best.map(|(_, _, layout)| layout).ok_or(refused)
 }
 
-/// Whether the error of `layout` stays within the bound asked for.
+/// Whether the error of `layout` stays within the tolerated bound.
 fn is_exact(layout: &Layout, options: &PlanOptions) -> bool {
     noise::bound(layout).floor() <= options.max_lsb_error.max(1) as f64
 }
 
-/// The layout of `spec` that is cut as `like` is, whose dimensions are no smaller. None if the error would be too
-/// large, or there is no such layout.
+/// The layout that cuts `spec` as `like` cuts its own product, whose dimensions are no smaller. `None` if there is no
+/// such layout or its error would be too large.
 pub(super) fn adapted(spec: &MatmulSpec, options: &PlanOptions, like: &Layout) -> Option<Layout> {
     spec.check().ok()?;
     let (shape, n, set) = (spec.shape, like.set.degree(), like.set);
@@ -60,7 +60,7 @@ pub(super) fn adapted(spec: &MatmulSpec, options: &PlanOptions, like: &Layout) -
     is_exact(&layout, options).then_some(layout)
 }
 
-/// Every layout worth a look.
+/// Every layout that the search considers.
 pub(super) fn candidates(spec: &MatmulSpec) -> impl Iterator<Item = Layout> {
     let (spec, shape) = (*spec, spec.shape);
     let shared = even_pieces(shape.batch).filter(|&g| g > 1).map(move |group| (group, shape.m));
@@ -73,12 +73,12 @@ pub(super) fn candidates(spec: &MatmulSpec) -> impl Iterator<Item = Layout> {
                 let slots = padded(group * rows, run);
                 let layout = move |inner: usize| {
                     let columns = shape.batch * shape.n;
-                    // As many columns as fit, then evened out over the column tiles.
+                    // As many columns as fit, then evenly spread over the column tiles.
                     let cols = even(columns, (n / (slots * inner)).min(columns));
                     Layout::new(&spec, set, Tile { group, rows, inner, cols, run })
                 };
                 let plain = even_pieces(shape.k).filter(move |inner| slots * inner <= n).map(layout);
-                // Powers of two up to the first that holds all of k.
+                // Powers of two up to the first one that is at least k.
                 let powers = (0..=levels(shape.k)).map(|log| 1 << log).filter(move |inner| slots * inner <= n);
                 plain.chain(powers.filter(move |_| run == 1).filter_map(move |inner| layout(inner).packed()))
             })
@@ -93,7 +93,7 @@ mod tests {
     use std::collections::HashSet;
     use waggle_bits::packed_bytes;
 
-    /// Every tile whatsoever, with its two byte counts and its work recounted the slow way.
+    /// Every possible tile, with its two byte counts and its work counted the slow way.
     #[test]
     fn search_finds_the_cheapest_tile() {
         let shapes = [(1, 1, 40, 30), (6, 2, 9, 11), (5, 1, 64, 8), (4, 3, 2, 50), (3, 17, 5, 1)];
@@ -170,7 +170,7 @@ mod tests {
             let Layout { tiling, packs, .. } = &layout;
             assert_eq!((work.encrypted, work.read), (tiling.uploads() as u64 * words, work.encrypted));
             assert_eq!((work.opened, work.answered), (packs.responses() as u64 * words, work.opened));
-            // A product has two halves; a response that packs several has merged all but one of them.
+            // A product has two halves. A response that packs several products merges all of them into one.
             let products = (tiling.weight_polys() * tiling.row_tiles()) as u64 * 2 * words;
             assert_eq!(work.products + work.run_products, products, "{layout:?}");
             assert_eq!(work.run_products > 0, tiling.tile.run > 1);

@@ -1,13 +1,13 @@
-//! Products of a random operand, of which public seeds make half of both messages.
+//! Products of a random operand, where half of both messages is expanded from public seeds.
 //!
 //! # Functionality
-//! W of the evaluator `->` to the key holder R uniform over `Z_{2^l}` and a share of R W, to the evaluator the other
-//! share. The holder does not choose R, and neither party its share. A corrupt party may choose its own part of the
-//! outcome, as is usual for correlations: the other party's R or share then follows, and is as random as before. The
-//! parties are honest but curious: a holder with another distribution of seeds would only choose another R for
-//! itself, an evaluator with another one only another share, but nothing is checked.
+//! The evaluator puts in W. The key holder gets R, uniform over `Z_{2^l}`, and a share of R W; the evaluator gets the
+//! other share. The holder does not choose R, and neither party chooses its share. A corrupt party may choose its own
+//! part of the outcome, as is usual for correlations: the other party's R or share then follows, and is as random as
+//! before. The parties are honest but curious, and nothing is checked. A holder with another distribution of seeds
+//! would only choose another R for itself, and an evaluator with another distribution only another share.
 //!
-//! Nobody has a message to hide in R, so it can be what the ciphertext happens to hold. The direct form
+//! R carries no message of anybody, so it can be what the ciphertext happens to hold. The direct form
 //! ([`MatmulPlan`]) encrypts a chosen operand and costs twice the bytes.
 //!
 //! # Request
@@ -18,11 +18,11 @@
 //!            sends the seed, every d, and r of those coefficients that hold no entry of R
 //! evaluator: c1 = a, c0 = -(lift(r) + d 2^k + 2^(k-1)), with r = 0 where it was not sent
 //! ```
-//! The phase `c0 + a s` is `lift(r) + (f - 2^(k-1)) - e` where r was not sent and has no first term elsewhere: an
-//! encryption of R in the places of the entries and of zero in all others, as [`MatmulPlan::encrypt`] makes it, with
-//! `f - 2^(k-1)` more of an error. Products of tiles with several columns need those zeros: whatever stands at
-//! another coefficient would reach an output. They save no more than the k bits, and the search prefers tiles of one
-//! column.
+//! The phase `c0 + a s` is `lift(r) + (f - 2^(k-1)) - e` where r was not sent, and lacks the first term elsewhere. So
+//! it encrypts R in the places of the entries and zero in all others, as [`MatmulPlan::encrypt`] does, with an
+//! additional error of `f - 2^(k-1)`. Products of tiles with several columns need those zeros: whatever stands at
+//! another coefficient would reach an output. Such tiles save no more than the k bits, and the search prefers tiles
+//! of one column.
 //!
 //! *What the evaluator sees.* By RLWE with uniform a and fresh e, v is uniform over `Z_q^N` and independent of a, for
 //! any number of seeds under one key. So r and d of all coefficients are uniform and independent of each other and of
@@ -55,7 +55,7 @@
 //! encryptions of zero, which would otherwise be known; and another stream per response.
 //!
 //! # Error
-//! The part f that is dropped is uniform, independent of weights, and adds to the fresh errors: at most 1/4 LSB of
+//! The dropped part f is uniform and independent of the weights. It adds to the fresh errors: at most 1/4 LSB of
 //! output at the tail that [`ProductPlan::lsb_error`] covers. Its standard deviation is below that of the rounding of
 //! c0 in the direct form, which does not take place here.
 
@@ -80,11 +80,11 @@ use std::ops::{Deref, Range};
 use waggle_bits::Writer;
 use zeroize::Zeroizing;
 
-/// The plan of a product with a uniformly random operand, for the preparation of products to come: half the bytes of
-/// a [`MatmulPlan`].
+/// The plan of a product with a uniformly random operand, with which later products are prepared. It sends half the
+/// bytes of a [`MatmulPlan`].
 ///
-/// The key holder sends [`Self::request`]'s message, the evaluator answers with [`Self::respond`]'s, and
-/// [`Self::finish`] reads it.
+/// The key holder sends the message of [`Self::request`], and the evaluator answers with the message of
+/// [`Self::respond`], which the key holder reads with [`Self::finish`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeededPlan(MatmulPlan);
 
@@ -102,7 +102,7 @@ impl SeededPlan {
         Self::with_options(spec, PlanOptions::default())
     }
 
-    /// As [`MatmulPlan::with_options`], for the bytes that are sent here. Errors: the same.
+    /// As [`MatmulPlan::with_options`], for the messages of this plan. Errors: the same.
     pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
         Ok(Self(MatmulPlan::of(search::search(&spec, &options, noise::seeded)?, options)))
     }
@@ -120,13 +120,14 @@ impl SeededPlan {
         self.0.layout.seeded.as_ref().ok_or(refused)
     }
 
-    /// A uniformly random operand R (`batch * m * k` ring elements, row-major), and the message for the evaluator.
-    /// Errors: a key of another set.
+    /// Draws a uniformly random operand R (`batch * m * k` ring elements, row-major) and makes the message for the
+    /// evaluator. Errors: a key of another parameter set.
     pub fn request(&self, sk: &SecretKey, rng: &mut (impl CryptoRng + ?Sized)) -> Result<Split, HeError> {
         let params = self.set().check(sk.set())?;
         let (layout, cells) = (&self.0.layout, self.cells()?);
         let splitter = Splitter::new(params, layout.set, layout.spec.width, cells);
-        // One secret seed for the public ones, one for all errors; both fresh, streams by index.
+        // One secret seed for the public seeds and one for all errors. Both are fresh, and each index has its own
+        // stream.
         let (seeds, errors) = (fresh_seed(rng), fresh_seed(rng));
         let uploads = layout.tiling.uploads();
         let parts: Vec<Request> =
@@ -157,9 +158,9 @@ impl SeededPlan {
         Ok(Split { message, share })
     }
 
-    /// Multiplies the operand of a request by the weights, which may have been transformed before; the share is
-    /// `batch * m * n` ring elements, row-major. Errors: those of [`MatmulPlan::evaluate`], and corrections
-    /// out of range.
+    /// Multiplies the operand of a request by the weights, of which `cached` may hold transforms. The share is
+    /// `batch * m * n` ring elements, row-major. Errors: those of [`MatmulPlan::evaluate`], and corrections out of
+    /// range.
     pub fn respond<'a>(
         &self,
         keys: impl Into<EvaluationKeys<'a>>,
@@ -171,17 +172,17 @@ impl SeededPlan {
         self.0.evaluate(keys, request, None, weights, cached, rng)
     }
 
-    /// Fresh seeds for [`Self::respond_part`], which serve one request.
+    /// Fresh seeds for [`Self::respond_part`]. They serve one request only.
     pub fn draw(&self, rng: &mut (impl CryptoRng + ?Sized)) -> ResponseSeeds {
         ResponseSeeds::fresh(true, rng)
     }
 
-    /// Number of packs of columns: responses that share columns of the weights are made together.
+    /// Number of packs of columns. A pack is a range of columns of the weights whose responses are made together.
     pub fn packs(&self) -> usize {
         self.0.layout.packs.column_packs()
     }
 
-    /// The part of [`Self::respond`] that depends on the columns of some packs alone: their responses, and their own
+    /// The part of [`Self::respond`] that belongs to some packs of columns: their responses, and the evaluator's
     /// shares in the order of the responses. Errors: those of [`Self::respond`].
     pub fn respond_part<'a>(
         &self,
@@ -198,7 +199,8 @@ impl SeededPlan {
         Ok(Split { message: messages.concat(), share: shares.concat() })
     }
 
-    /// The result of [`Self::respond`], of the parts of all packs in order. Errors: another length of the parts.
+    /// Joins the parts of all packs, in order, into the result of [`Self::respond`]. Errors: parts of the wrong
+    /// length.
     pub fn join(&self, seeds: &ResponseSeeds, parts: &[Split]) -> Result<Split, HeError> {
         let layout = &self.0.layout;
         let parts_of = |part: fn(&Split) -> usize| parts.iter().map(part).sum::<usize>();
@@ -217,7 +219,7 @@ impl SeededPlan {
     }
 
     /// The key holder's share of the product (`batch * m * n` ring elements, row-major). Errors: a key of another
-    /// set, a message of another length or with padding that is not zero.
+    /// parameter set, a message of the wrong length or with padding that is not zero.
     pub fn finish(&self, sk: &SecretKey, response: &[u8]) -> Result<Vec<u64>, HeError> {
         self.0.decrypt(sk, response)
     }
@@ -254,7 +256,7 @@ impl Request {
         v
     }
 
-    /// Corrections and entries. None if a value lies in no cell.
+    /// The corrections and the entries of `v`, or `None` if a value lies in no cell.
     fn split(splitter: &Splitter<'_>, v: &[u64]) -> Option<(Vec<u128>, Zeroizing<Vec<u64>>)> {
         let n = splitter.params().degree();
         let mut corrections = vec![0; n];

@@ -13,7 +13,7 @@ use crate::test_keys::keys;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-/// Six standard deviations of a chi-square statistic, beyond its mean, in units of the latter's freedoms.
+/// Asserts that a chi-square statistic stays within six standard deviations of its mean.
 fn assert_uniform(counts: &[usize], what: &str) {
     let (cells, total) = (counts.len() as f64, counts.iter().sum::<usize>() as f64);
     let mean = total / cells;
@@ -22,7 +22,7 @@ fn assert_uniform(counts: &[usize], what: &str) {
     assert!((chi2 - (cells - 1.0)).abs() < limit, "{what}: {chi2} for {cells} cells, {mean} expected in each");
 }
 
-/// One run: the operand, both shares. Lengths, ranges and the documented bound are checked.
+/// Runs the protocol once and returns the operand and both shares. Checks lengths, ranges and the documented bound.
 fn run(plan: &SeededPlan, w: &[u64], rng: &mut StdRng) -> (Vec<u64>, [Vec<u64>; 2]) {
     let sk = &keys(plan.set()).0;
     let width = plan.spec().width;
@@ -42,7 +42,7 @@ fn run(plan: &SeededPlan, w: &[u64], rng: &mut StdRng) -> (Vec<u64>, [Vec<u64>; 
     (r, [own, opened])
 }
 
-/// Random weights, then the largest, then none.
+/// Runs with random weights, then with the largest ones, then with zeros.
 fn run_edges(plan: &SeededPlan, rng: &mut StdRng) {
     let spec = plan.spec();
     run(plan, &random_weights(spec, rng), rng);
@@ -74,7 +74,7 @@ proptest! {
     }
 }
 
-/// Layouts of every set: packed ones, those of long runs, and tiles of one column and of many.
+/// Layouts of every set: packed layouts, layouts with long runs, and tiles of one column and of many.
 #[test]
 fn layouts_of_all_sets_stay_within_the_bound() {
     let mut rng = StdRng::seed_from_u64(2);
@@ -180,8 +180,8 @@ fn values_split_into_entry_and_correction_at_the_edges_of_intervals() {
     }
 }
 
-/// All that lies outside of cells is at the end of an interval; with whole cells only long intervals have such a
-/// value. Were it not refused, its entry would be one of those.
+/// All values outside of cells lie at the end of an interval. With whole cells only long intervals have such a value.
+/// If it were not refused, it would tell that its entry has a long interval.
 #[test]
 fn only_the_ends_of_intervals_are_refused() {
     let (set, width) = (ParamSet::Small, 64);
@@ -216,8 +216,9 @@ fn refusing() -> SeededPlan {
     plan
 }
 
-/// Coefficients of one-column requests: the correction of each, which the evaluator sees, and the entry, which it
-/// must not see. Top bits of both in one table, and the parity of the entry against that of the correction.
+/// Statistics of the coefficients of one-column requests: of corrections, which the evaluator sees, and of entries,
+/// which it must not see. Returns a table that counts pairs by their top bits, one that counts pairs by their low
+/// bits, and the pairs.
 fn views(plan: &SeededPlan, requests: usize, rng: &mut StdRng) -> ([Vec<usize>; 2], Vec<(u64, u128)>) {
     let cells = plan.layout.seeded.unwrap();
     let width = plan.spec().width;
@@ -257,12 +258,12 @@ fn entries_are_uniform_given_what_the_evaluator_sees() {
             (r, *cell as f64 / cells.count as f64 - 0.5)
         };
         let covariance: f64 = pairs.iter().map(scaled).map(|(a, b)| a * b).sum();
-        // Each product has the variance 1 / 144.
+        // Each product of two centred uniform numbers has the variance 1 / 144.
         assert!(covariance.abs() < 6.0 * (pairs.len() as f64).sqrt() / 12.0, "{covariance}");
     }
 }
 
-/// Ciphertexts are refused as often as reckoned, and what is left is exact.
+/// Ciphertexts are refused as often as predicted, and the accepted ones are exact.
 #[test]
 fn ciphertexts_outside_all_cells_are_drawn_again() {
     let plan = refusing();
@@ -309,7 +310,8 @@ fn shares_are_uniform_and_messages_fresh() {
                 for (counts, share) in counts.iter_mut().zip(&shares) {
                     share.iter().for_each(|y| counts[(y >> 38) as usize] += 1);
                 }
-                // Seeds, and what follows them: the first correction and coefficient of c1.
+                // The seeds and what follows them: the first correction of a request, the first coefficient of c1 of
+                // a response.
                 let again = respond(&mut rng).message;
                 seen.extend(
                     [request, response, again]

@@ -5,14 +5,15 @@ use crate::error::HeError;
 /// `m * k`, `k * n` and `m * n` of all items together stay below this.
 const MAX_ENTRIES: usize = 1 << 32;
 
-/// Per batch item: X (m x k, encrypted side) times W (k x n, plaintext side) gives Y (m x n).
+/// The dimensions of a product: in each batch item, X (m x k, encrypted side) times W (k x n, plaintext side) gives Y
+/// (m x n).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatmulShape {
     /// Number of independent products.
     pub batch: usize,
     /// Rows of X.
     pub m: usize,
-    /// Columns of X, rows of W.
+    /// Columns of X and rows of W.
     pub k: usize,
     /// Columns of W.
     pub n: usize,
@@ -21,12 +22,12 @@ pub struct MatmulShape {
 /// A product to plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatmulSpec {
-    /// Dimensions.
+    /// Dimensions of the product.
     pub shape: MatmulShape,
     /// Ring width l of X and Y, `1..=64`.
     pub width: u32,
-    /// Size of the plaintext operand, `1..=width`: signed integers with `|w| < 2^weight_bits`. With
-    /// `weight_bits = width` any ring element, read as a number of `[-2^(width-1), 2^(width-1))`.
+    /// Bits of the entries of W, `1..=width`: signed integers with `|w| < 2^weight_bits`. With `weight_bits = width`
+    /// an entry may be any ring element, which is read as a number of `[-2^(width-1), 2^(width-1))`.
     pub weight_bits: u32,
 }
 
@@ -38,8 +39,8 @@ pub enum Packing {
     Auto,
     /// Never.
     Never,
-    /// Wherever there is more than one product to send, and for few bytes rather than little time: as if the link had
-    /// an eighth of its rate.
+    /// Wherever there is more than one product to send. Bytes then count for more than time, as if the link had an
+    /// eighth of its rate.
     Always,
 }
 
@@ -48,18 +49,18 @@ pub enum Packing {
 pub struct PlanOptions {
     /// Largest tolerated [`ProductPlan::lsb_error`](super::ProductPlan::lsb_error); at least 1.
     pub max_lsb_error: u64,
-    /// Rate of the link that bytes are weighed by against computation; 1 or more. The default is that of 1 Gbit/s.
+    /// Rate of the link, at least 1. It weighs bytes against computation. The default is 1 Gbit/s.
     pub bytes_per_second: u64,
-    /// Which layouts come into question.
+    /// When several products share a response.
     pub packing: Packing,
-    /// Cores that the encrypting and the evaluating party are taken to keep busy.
+    /// Cores that the encrypting and the evaluating party are assumed to keep busy.
     pub cores: [u32; 2],
 }
 
-/// The default of both [`PlanOptions::cores`]: rather more than most have, because of two plans that take about as
-/// long, the one that sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6,
-/// 56.9 and 55.1 MB in one phase with 12, 16, 24, 32 and 40, and preparing one, without seeds, 39.0, 37.7, 34.2, 30.0
-/// and 29.6 MB.
+/// The default of both [`PlanOptions::cores`]. It is more than most machines have, so that of two plans that take
+/// about as long, the one that sends less is chosen. With 12, 16, 24, 32 and 40 cores on `lan` (3 Gbit/s), a decode
+/// step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and 55.1 MB in one phase; preparing one, without seeds, takes
+/// 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
 pub const DEFAULT_CORES: u32 = 40;
 
 impl Default for PlanOptions {

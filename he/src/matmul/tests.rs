@@ -220,7 +220,7 @@ impl Entries for Made<'_> {
     }
 }
 
-/// All kinds of weights agree.
+/// Weights of every type give the same results.
 #[test]
 fn weight_types_agree() {
     let mut rng = StdRng::seed_from_u64(8);
@@ -249,9 +249,9 @@ fn weight_types_agree() {
     }
 }
 
-/// Frequency of nonzero errors against prediction. Rounding c1 to 72 and c0 to 67 bits alone leaves `E|e|` of about
-/// 0.05 LSB, so a share sum is off by one in some 5 % of the cases (7.7 % measured for 72 and 66 bits in a
-/// simulation).
+/// Compares the frequency of nonzero errors with the prediction. Rounding c1 to 72 and c0 to 67 bits alone leaves
+/// `E|e|` of about 0.05 LSB, so a share sum is off by one in some 5 % of the cases (7.7 % measured for 72 and 66 bits
+/// in a simulation).
 #[test]
 fn errors_follow_the_predicted_distribution() {
     let mut rng = StdRng::seed_from_u64(9);
@@ -308,7 +308,7 @@ fn check_freshness(spec: MatmulSpec, plan: &MatmulPlan, rng: &mut StdRng) {
             seen.push((part[..c1_len].to_vec(), part[c1_len..].to_vec()));
             rest = tail;
         }
-        // Shares of zero are uniform: no two alike among 2^8 values of 64 bits.
+        // Shares of zero are uniform, so no two of 2^8 values of 64 bits are equal.
         let mut sorted = own.clone();
         sorted.sort_unstable();
         sorted.dedup();
@@ -319,7 +319,7 @@ fn check_freshness(spec: MatmulSpec, plan: &MatmulPlan, rng: &mut StdRng) {
         for j in 0..i {
             assert_ne!(seen[i].0, seen[j].0);
             assert_ne!(seen[i].1, seen[j].1);
-            // Nor is the difference of two c1 small, as it would be with a common u and fresh e2.
+            // The difference of two c1 is not small either, as it would be with a common u and fresh e2.
             let lift = plan.params().lift(layout.c1_bits);
             let read = |bytes: &[u8]| read_lifted(plan.params(), &lift, layout.c1_bits, bytes, "test").unwrap();
             let (mut a, b) = (read(&seen[i].0), read(&seen[j].0));
@@ -367,7 +367,7 @@ fn packed_products_stay_within_the_bound() {
             let layouts: Vec<Layout> =
                 candidates(&spec).filter(|layout| layout.set == set && layout.packs.is_packed()).collect();
             assert!(!layouts.is_empty());
-            // A few of them, from both ends.
+            // A few layouts, from both ends of the list.
             for layout in layouts.iter().step_by(layouts.len().div_ceil(2)).chain(layouts.last()) {
                 run_layout(layout, &mut rng);
             }
@@ -375,7 +375,7 @@ fn packed_products_stay_within_the_bound() {
     }
 }
 
-/// Every run of some shapes: rows that fill runs and that do not, in one run and in several, row tiles, items that
+/// Every run length of some shapes: rows that fill their runs or do not, in one run or several, row tiles, items that
 /// share uploads, and column tiles that meet several groups.
 #[test]
 fn products_of_many_rows_stay_within_the_bound() {
@@ -392,13 +392,13 @@ fn products_of_many_rows_stay_within_the_bound() {
             let spec = spec(batch, m, k, n, width, weight_bits);
             let layouts: Vec<Layout> =
                 candidates(&spec).filter(|layout| layout.set == set && layout.tiling.tile.run > 1).collect();
-            // One of every run at least, with other dimensions from case to case.
+            // At least one layout of every run length, with dimensions that vary from case to case.
             let runs: std::collections::BTreeSet<usize> = layouts.iter().map(|l| l.tiling.tile.run).collect();
             assert!(!runs.is_empty());
             for run in runs {
                 let alike: Vec<&Layout> = layouts.iter().filter(|l| l.tiling.tile.run == run).collect();
                 for layout in [alike[alike.len() / 3], alike[rng.random_range(0..alike.len())]] {
-                    // Enough ciphertexts to tell them apart.
+                    // So many ciphertexts are enough.
                     if layout.tiling.uploads() + layout.packs.responses() <= 120 {
                         run_layout(layout, &mut rng);
                     }
@@ -417,7 +417,7 @@ fn run_layout(layout: &Layout, rng: &mut StdRng) {
     run(&plan, &vec![u64::MAX; x0.len()], None, &vec![largest(spec); batch * k * n], rng);
 }
 
-/// Where computation is dear, the weights of many rows act on runs.
+/// Where computation is expensive, the weights of products with many rows act on runs.
 #[test]
 fn many_rows_share_transforms_on_fast_links() {
     for (m, bytes_per_second) in [(64, 1_250_000_000), (128, 1_250_000_000), (64, 1 << 40)] {
@@ -467,7 +467,8 @@ fn packed_plans_need_galois_keys_of_their_set() {
     assert_eq!(refused, HeError::KeySet { needed: plan.set(), got: ParamSet::Narrow });
 }
 
-/// A cache of weights changes no message and no share, of one row and of many, and holds no more bytes than it may.
+/// A cache of weights changes no message and no share, for one row and for many. It holds no more bytes than its
+/// limit.
 #[test]
 fn weights_from_a_cache_change_nothing() {
     let mut rng = StdRng::seed_from_u64(30);

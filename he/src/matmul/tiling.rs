@@ -9,33 +9,34 @@ use std::ops::Range;
 /// Either `group = 1`, or `rows` is all of m.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
-    /// Batch items whose rows share an upload.
+    /// Number of batch items whose rows share an upload.
     pub group: usize,
     /// Rows of X per item.
     pub rows: usize,
-    /// Columns of X: the piece of the inner dimension.
+    /// Columns of X, which are a piece of the inner dimension.
     pub inner: usize,
     /// Columns of W per response.
     pub cols: usize,
-    /// Rows whose coefficients lie next to each other: 1, or a power of two from 8 to N / 64.
+    /// Number of rows whose coefficients lie next to each other: 1, or a power of two from 8 to N / 64.
     pub run: usize,
 }
 
 impl Tile {
     /// The place of row slot `slot` at `place` of the polynomial of its run, `0..cols * inner`.
     fn position(&self, slot: usize, place: usize) -> usize {
-        // By shifts: one of these is worked out per coefficient, many times over.
+        // By shifts, because this is computed for every coefficient, many times.
         let (log, low) = (self.run.trailing_zeros(), slot & (self.run - 1));
         (((slot >> log) * self.cols * self.inner + place) << log) + low
     }
 }
 
-/// Row slots with those that fill up the last run.
+/// Number of row slots, including those that fill up the last run.
 pub(super) fn padded(slots: usize, run: usize) -> usize {
     slots.next_multiple_of(run)
 }
 
-/// The runs worth a look for `slots` row slots: 1, and of those that waste as many slots the longest.
+/// The runs that the search considers for `slots` row slots: 1, and every run that wastes fewer slots than all longer
+/// ones.
 pub(super) fn runs(slots: usize, degree: usize) -> impl Iterator<Item = usize> {
     let longest = slots.next_power_of_two().min(degree / MIN_POINTS);
     let halves = std::iter::successors(Some(longest), |run| Some(run / 2)).take_while(|&run| run >= LANES);
@@ -43,7 +44,7 @@ pub(super) fn runs(slots: usize, degree: usize) -> impl Iterator<Item = usize> {
     halves.filter(move |&run| padded(slots, run) < std::mem::replace(&mut least, padded(slots, run))).chain([1])
 }
 
-/// `total` in pieces of at most `most`, evened out: their size.
+/// The size of pieces of nearly equal size into which `total` is cut, at most `most`.
 pub(super) fn even(total: usize, most: usize) -> usize {
     total.div_ceil(total.div_ceil(most))
 }
@@ -51,7 +52,7 @@ pub(super) fn even(total: usize, most: usize) -> usize {
 /// Every value `ceil(total / t)`, largest first.
 pub(super) fn even_pieces(total: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(total), move |&piece| {
-        // The fewest pieces that make them smaller.
+        // The next smaller size comes from the fewest pieces that give one.
         (piece > 1).then(|| total.div_ceil(total.div_ceil(piece - 1)))
     })
 }

@@ -11,16 +11,16 @@ use zeroize::Zeroizing;
 ///
 /// Its *lines* are its rows or its columns, whichever are cheaper to read. Equal calls give equal entries.
 pub trait Entries: Debug + Sync {
-    /// Number of rows, those of all batch items together, and of columns.
+    /// The number of rows of all batch items together, and the number of columns.
     fn shape(&self) -> (usize, usize);
 
     /// Whether a line is a column.
     fn by_columns(&self) -> bool;
 
-    /// Every entry is below `2^bits` in absolute value.
+    /// The number of bits: every entry is below `2^bits` in absolute value.
     fn bits(&self) -> u32;
 
-    /// The entries `from .. from + out.len()` of the line `line`.
+    /// Reads the entries `from .. from + out.len()` of the line `line` into `out`.
     fn read(&self, line: usize, from: usize, out: &mut [i32]);
 }
 
@@ -33,7 +33,7 @@ pub enum Weights<'a> {
     I32(&'a [i32]),
     /// Ring elements modulo `2^width`, read as signed.
     U64(&'a [u64]),
-    /// Signed integers that are read as they are needed.
+    /// Signed integers that are made when they are read.
     Entries(&'a dyn Entries),
 }
 
@@ -51,8 +51,8 @@ impl Weights<'_> {
         }
     }
 
-    /// Writes `block`, the columns from `first` on of `grid`, read as signed integers modulo `2^width`. Entries below
-    /// `2^bits` in absolute value, for `bits` below `width`, are such integers already.
+    /// Writes `block` to the columns of `grid` from `first` on, as signed integers modulo `2^width`. Entries that are
+    /// below `2^bits` in absolute value, for `bits` below `width`, need no reduction.
     pub(super) fn transpose(
         &self,
         width: u32,
@@ -72,11 +72,11 @@ impl Weights<'_> {
         }
     }
 
-    /// Fails if an entry reaches `2^bits` in absolute value. Looks at all of them, whatever they are, unless they are
-    /// made when they are read.
+    /// Fails if an entry reaches `2^bits` in absolute value. All entries are looked at, whatever their values. Only
+    /// entries that are made when they are read are trusted.
     pub(super) fn check_range(&self, width: u32, bits: u32) -> Result<(), HeError> {
         if bits == width {
-            // Ring elements of full width are in range by being read as centred.
+            // Ring elements of full width are read as centred numbers, so they are always in range.
             return Ok(());
         }
         let high = |acc: u64, w: i64| acc | w.unsigned_abs() >> bits;
@@ -84,7 +84,7 @@ impl Weights<'_> {
             Self::I16(w) => w.iter().fold(0, |acc, &w| high(acc, i64::from(w))),
             Self::I32(w) => w.iter().fold(0, |acc, &w| high(acc, i64::from(w))),
             Self::U64(w) => w.iter().fold(0, |acc, &w| high(acc, signed(w, width))),
-            // Their bound is a law of theirs: reading all of them for it would be the dearest part of a product.
+            // `Entries::bits` promises the bound. To read all entries would be the most expensive part of a product.
             Self::Entries(w) => u64::from(w.bits() > bits),
         };
         if excess == 0 { Ok(()) } else { Err(HeError::WeightRange { weight_bits: bits }) }
@@ -100,8 +100,8 @@ pub(super) struct Rows {
     pub(super) count: usize,
 }
 
-/// Places of the coefficients of weights: `cols` columns a tile, and the words from one tile to the next, from one
-/// column of a tile to the next and from one row to the next.
+/// Where the coefficients of weights lie: `cols` columns per tile, and the words from one tile to the next, from one
+/// column of a tile to the next, and from one row to the next.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     pub(super) cols: usize,
@@ -113,7 +113,7 @@ pub(super) struct Grid {
 impl Grid {
     /// The places of the columns from `first` on, in their first row.
     fn places(&self, first: usize) -> impl Iterator<Item = usize> + Clone + use<> {
-        // Stepwise: a division for each of them would take longer than all the rest.
+        // Step by step, because a division for each column would take longer than all the rest.
         let Grid { cols, tile, column, .. } = *self;
         let (mut slot, mut place) = (first % cols, first / cols * tile + first % cols * column);
         std::iter::repeat_with(move || {
@@ -130,7 +130,7 @@ impl Grid {
 /// Rows that are transposed at a time: a cache line of signed integers.
 const LINE: usize = 8;
 
-/// Entry c of row j goes to the c-th place and `pitch` words on for each row.
+/// Entry c of row j goes to the c-th of the places, moved on by `j * pitch` words.
 #[inline(always)]
 fn transpose<T: Copy>(
     w: &[T],
@@ -153,19 +153,19 @@ fn transpose<T: Copy>(
     }
 }
 
-/// Columns of an operand that is made when it is read. Tiles take a few rows of many columns at a time, so it is read
-/// in long pieces first and placed from here.
+/// Columns of an operand whose entries are made when they are read. Tiles take a few rows of many columns at a time.
+/// So the operand is first read here in long pieces, from which tiles take their rows.
 pub(super) struct Staged {
-    /// Column by column, of every one of `rows` of its item.
+    /// Column by column, the `rows` of each column's item.
     entries: Zeroizing<Vec<i32>>,
     first: usize,
     rows: Range<usize>,
-    /// The width that entries are read modulo, unless they are below it.
+    /// The width modulo which entries are read, or `None` if they are smaller anyway.
     reduced: Option<u32>,
 }
 
 impl Staged {
-    /// Writes rows of some columns, the first of which is the first of `grid` if it is the first that was read.
+    /// Writes rows of some columns to `grid`, whose first column is the first one that was read.
     pub(super) fn read(&self, columns: Range<usize>, rows: Range<usize>, grid: &Grid, out: &mut [i64]) {
         let first = columns.start - self.first;
         let rows = rows.start - self.rows.start..rows.end - self.rows.start;
@@ -181,8 +181,8 @@ impl Staged {
 }
 
 impl Weights<'_> {
-    /// Rows of the columns `columns` of all items side by side, read as signed integers modulo `2^width`, if they are
-    /// made when they are read.
+    /// Reads the rows of `columns`, which count the columns of all items side by side, as signed integers modulo
+    /// `2^width`. `None` unless entries are made when they are read.
     pub(super) fn stage(
         &self,
         width: u32,

@@ -1,25 +1,26 @@
-//! The trait of a backend, with portable code for all but the transforms, and the sizes that callers lay data out by.
+//! The trait of a backend, with portable code for everything but the transforms, and the sizes by which callers lay
+//! out data.
 
 use crate::modulus::Modulus;
 use std::fmt::Debug;
 use zeroize::Zeroizing;
 
-/// Coefficients that one word vector of [`NttBackend::matmul`] holds.
+/// Number of coefficients in one vector of words of [`NttBackend::matmul`].
 pub(crate) const LANES: usize = 8;
 /// The words of one such vector.
 #[cfg(target_arch = "x86_64")]
 pub(super) type Lanes = [u64; LANES];
 /// Columns of weights that [`NttBackend::matmul`] takes at a time.
 pub(crate) const TILES: usize = 8;
-/// Smallest degree of a subring that [`NttBackend::fwd_factor`] knows.
+/// Smallest degree of a subring that [`NttBackend::fwd_factor`] takes.
 pub(crate) const MIN_POINTS: usize = 64;
 
-/// Bits of the lower of the two halves, centred on zero, of residues modulo p in the double-precision `matmul`.
+/// Bits of the lower half, centred on zero, into which the double-precision `matmul` splits residues modulo p.
 pub(crate) fn half_bits(p: u64) -> u32 {
     (u64::BITS - p.leading_zeros()).div_ceil(2)
 }
 
-/// Products of halves, or of sums of both, that double precision adds up exactly.
+/// How many products of halves, or of sums of both halves, double precision adds up exactly.
 pub(crate) fn exact_terms(p: u64) -> usize {
     1 << (f64::MANTISSA_DIGITS - 2 * half_bits(p))
 }
@@ -27,26 +28,26 @@ pub(crate) fn exact_terms(p: u64) -> usize {
 /// The sums to which a product of matrices adds, and its right operand.
 #[derive(Debug)]
 pub struct Product<'a> {
-    /// Residues in `[0, p)`, before and after.
+    /// Sums, which are residues in `[0, p)` before and after.
     pub sums: &'a mut [u64],
-    /// Weights in the form of [`NttBackend::weigh`], `TILES` columns wide whatever `sums` takes of them.
+    /// Weights in the form of [`NttBackend::weigh`]. They have `TILES` columns, even if `sums` has fewer.
     pub weights: &'a [u64],
 }
 
 /// Arithmetic in `Z_p[X] / (X^N + 1)` for one prime p. All backends order the transformed coefficients as `tfhe-ntt`
 /// does, because transformed polynomials travel between parties.
 pub trait NttBackend: Send + Sync + Debug {
-    /// Its name in measurements.
+    /// The backend's name in measurements.
     fn name(&self) -> &'static str;
 
     /// The prime p.
     fn modulus(&self) -> &Modulus;
 
-    /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
+    /// Transforms coefficients in `[0, p)` in place. The results are in `[0, p)`.
     fn fwd(&self, poly: &mut [u64]);
 
-    /// The transform of coefficients in `(-p, p)`, of which those not given are zero; their number is a multiple of
-    /// 64.
+    /// The transform of coefficients in `(-p, p)`. Coefficients that are not given are zero, and the number of given
+    /// ones is a multiple of 64.
     fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
         let p = self.modulus();
         out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
@@ -60,27 +61,27 @@ pub trait NttBackend: Send + Sync + Debug {
         x.iter_mut().zip(e).for_each(|(x, &e)| *x = p.add(*x, p.lift_small(e)));
     }
 
-    /// The inverse of [`Self::fwd`], division by N included; `[0, p) -> [0, p)`.
+    /// The inverse of [`Self::fwd`], including the division by N: `[0, p) -> [0, p)`.
     fn inv(&self, poly: &mut [u64]);
 
     /// Brings transformed residues in `[0, p)` into the form that [`Self::dot`] takes, in place. The form is the
     /// backend's own.
     fn factor(&self, _poly: &mut [u64]) {}
 
-    /// [`Self::fwd_signed`] with the result in the form of [`Self::factor`].
+    /// As [`Self::fwd_signed`], with the result in the form of [`Self::factor`].
     ///
     /// `out` may be shorter than N by a power of two r, down to `MIN_POINTS`: then `signed` gives u of the
     /// polynomial `u(X^r)`, whose transform holds every entry of `out` r times in a row.
     fn fwd_factor(&self, out: &mut [u64], signed: &[i64]);
 
-    /// Words of a weight in the form that [`Self::matmul`] takes.
+    /// Number of words of a weight in the form that [`Self::matmul`] takes.
     fn weight_words(&self) -> usize {
         1
     }
 
-    /// One row of weights: [`Self::fwd_factor`] of every tile's, in the form of [`Self::matmul`]. `signed` has the
-    /// coefficients one after another, of each those of all `TILES` tiles. Of `scratch`, which may hold anything,
-    /// every tile has as many words as there are points. The weights of point y go to `out[y * pitch ..]`.
+    /// One row of weights in the form of [`Self::matmul`]: [`Self::fwd_factor`] of the polynomial of each of `TILES`
+    /// tiles. `signed` has coefficient after coefficient, and for each coefficient all tiles side by side. `scratch`
+    /// may hold anything and has `TILES` words for every point. The weights of point y go to `out[y * pitch ..]`.
     fn weigh(&self, signed: &[i64], scratch: &mut [u64], out: &mut [u64], pitch: usize) {
         transform_tiles(self, signed, scratch);
         for (tile, poly) in scratch.chunks_exact(scratch.len() / TILES).enumerate() {
@@ -88,9 +89,10 @@ pub trait NttBackend: Send + Sync + Debug {
         }
     }
 
-    /// Adds products of matrices with one left operand: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p` for each of
-    /// `products`, where t counts up to `TILES` columns of weights, v the vectors of `LANES` coefficients, an even
-    /// number, and j the terms, as many for all and fewer than `2^27`. `a` is in the form of [`Self::factor`].
+    /// Adds products of matrices with the same left operand `a`: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p`
+    /// for each of `products`. Here t counts up to `TILES` columns of weights, v counts vectors of `LANES`
+    /// coefficients (an even number of them), and j counts terms (the same number for all products, below `2^27`).
+    /// `a` is in the form of [`Self::factor`].
     fn matmul(&self, a: &[u64], products: &mut [Product<'_>]) {
         for Product { sums, weights } in products {
             let (p, terms) = (self.modulus(), weights.len() / TILES);
@@ -108,9 +110,9 @@ pub trait NttBackend: Send + Sync + Debug {
         }
     }
 
-    /// `sum[i] = sum[i] + a_0[i] b_0[i] + a_1[i] b_1[i] + ... mod p`, with residues in `[0, p)` before and after; the
-    /// operands are in the form of [`Self::factor`]. All have one length, a multiple of 64. Reduces once per output;
-    /// takes fewer than `2^27` terms.
+    /// `sum[i] = sum[i] + a_0[i] b_0[i] + a_1[i] b_1[i] + ... mod p`, with sums in `[0, p)` before and after. The
+    /// operands are in the form of [`Self::factor`]. All slices have the same length, a multiple of 64. Takes fewer
+    /// than `2^27` terms and reduces once per output.
     fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         let p = self.modulus();
         for (i, sum) in sum.iter_mut().enumerate() {
@@ -120,8 +122,8 @@ pub trait NttBackend: Send + Sync + Debug {
         }
     }
 
-    /// `(x[i], y[i]) = (x[i] + m[i] y[i], x[i] - m[i] y[i]) mod p`, residues in `[0, p)` in and out, m in the form of
-    /// [`Self::factor`].
+    /// `(x[i], y[i]) = (x[i] + m[i] y[i], x[i] - m[i] y[i]) mod p`, where x and y are in `[0, p)` before and after
+    /// and m is in the form of [`Self::factor`].
     fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
         let p = self.modulus();
         for ((x, y), &m) in x.iter_mut().zip(y).zip(m) {

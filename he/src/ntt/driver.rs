@@ -19,7 +19,7 @@ use super::twiddles::{self, BLOCK, RADIX8, Twiddles};
 use crate::modulus::Modulus;
 use std::fmt::Debug;
 
-/// Largest degree that kernels prove their bounds for.
+/// Largest degree for which kernels prove their bounds.
 pub(super) const MAX_DEGREE: usize = 16384;
 
 /// The operations of a vector type on coefficients modulo one prime p. A value holds the prime's constants and proves
@@ -41,18 +41,18 @@ pub(super) trait Kernel: Copy {
     fn splat(self, x: Self::Word) -> Self::Vector;
     /// Eight numbers of the tables.
     fn table(self, from: &[Self::Word; LANES]) -> Self::Vector;
-    /// Rows become columns.
+    /// Transposes: rows become columns.
     fn transpose(self, v: [Self::Vector; 8]) -> [Self::Vector; 8];
 
     /// Residues in `[0, p)`, as loaded, to the working form.
     fn read(self, x: Self::Vector) -> Self::Vector {
         x
     }
-    /// Numbers in `(-p, p)` to the working form, settled.
+    /// Numbers in `(-p, p)` to settled values in the working form.
     fn signed(self, from: &[i64; LANES]) -> Self::Vector;
-    /// The working form to words in `[0, p)`, after the last forward layer.
+    /// Values in the working form to words in `[0, p)`, after the last forward layer.
     fn finish(self, x: Self::Vector) -> Self::Vector;
-    /// The working form to the form of [`NttBackend::factor`], after the last forward layer.
+    /// Values in the working form to the form of [`NttBackend::factor`], after the last forward layer.
     fn factor(self, x: Self::Vector) -> Self::Vector;
     /// Stores a result of [`Self::factor`] of every tile as [`NttBackend::matmul`] takes it.
     fn place(self, to: &mut [u64], x: Self::Vector);
@@ -67,7 +67,7 @@ pub(super) trait Kernel: Copy {
     fn settle(self, x: Self::Vector) -> Self::Vector {
         x
     }
-    /// Brings back the one value of eight that three inverse layers only add up.
+    /// Brings the one value of eight that three inverse layers only add up back into range.
     fn tame(self, x: Self::Vector) -> Self::Vector {
         x
     }
@@ -77,7 +77,7 @@ pub(super) trait Kernel: Copy {
     fn forward(self, u: Self::Vector, v: Self::Vector, w: [Self::Vector; 2]) -> [Self::Vector; 2];
     /// `2^log p` as [`Self::inverse`] takes it, where bounds matter.
     fn bound(self, log: u32) -> Self::Vector;
-    /// `(u + v, (u - v) w)`, for u and v below `bound` where that matters.
+    /// `(u + v, (u - v) w)`, for u and v below `bound` where bounds matter.
     fn inverse(
         self,
         bound: Self::Vector,
@@ -110,8 +110,8 @@ pub(super) struct Tables<W> {
 }
 
 impl<W: Copy> Tables<W> {
-    /// None if the degree is no power of two in `64..=16384`. The modulus and the order of coefficients are those of
-    /// `reference`; `factor` gives a root with the number that the kernel wants beside it.
+    /// `None` if the degree is not a power of two in `64..=16384`. The modulus and the order of coefficients are
+    /// those of `reference`. `factor` returns a root and the number that the kernel uses beside it.
     pub(super) fn new(n: usize, reference: &TfheNtt, factor: impl Fn(u64) -> [W; 2]) -> Option<Self> {
         if !(MIN_POINTS..=MAX_DEGREE).contains(&n) || !n.is_power_of_two() {
             return None;
@@ -134,8 +134,8 @@ fn root<K: Kernel>(k: K, [w, quotient]: [K::Word; 2]) -> [K::Vector; 2] {
     [k.splat(w), k.splat(quotient)]
 }
 
-/// The roots of three merged layers, the first of which has m groups, for its group i. Looked up one by one: from
-/// slices the compiler would load several at once and shuffle them apart.
+/// The roots of three merged layers for group i of the first one, which has m groups. They are looked up one by one,
+/// because from slices the compiler would load several at once and shuffle them apart.
 #[inline(always)]
 fn roots<K: Kernel>(k: K, table: &Twiddles<K::Word>, m: usize, i: usize) -> [[K::Vector; 2]; RADIX8] {
     let (tree, at) = (&table.tree, m + i);
@@ -159,7 +159,8 @@ fn block_roots<K: Kernel>(k: K, table: &Twiddles<K::Word>, b: usize) -> [[K::Vec
     [w0, w1, w2, lane_roots(k, w3), lane_roots(k, w4), lane_roots(k, w5), lane_roots(k, w6)]
 }
 
-/// N parts of equal numbers of vectors of L words. Loops over their indices need no check.
+/// Cuts `data` into N parts with equal numbers of vectors of L words. Loops over the vectors' indices need no bounds
+/// check.
 #[inline(always)]
 pub(super) fn parts<const N: usize, const L: usize>(data: &mut [u64]) -> [&mut [[u64; L]]; N] {
     let mut rest = data.as_chunks_mut().0;
@@ -234,7 +235,7 @@ fn raised<K: Kernel>(k: K, offset: Option<K::Vector>, v: [K::Vector; 8]) -> [K::
     }
 }
 
-/// Three forward layers over eight vectors. Written out, for the vectors to stay in registers.
+/// Three forward layers over eight vectors. They are written out so that the vectors stay in registers.
 #[inline(always)]
 #[rustfmt::skip]
 fn forward8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) -> [K::Vector; 8] {
@@ -254,7 +255,7 @@ fn forward8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) ->
     [v0, v1, v2, v3, v4, v5, v6, v7]
 }
 
-/// Three inverse layers over eight vectors, below 8 p before and after where that matters.
+/// Three inverse layers over eight vectors. Where bounds matter, values are below 8 p before and after.
 #[inline(always)]
 #[rustfmt::skip]
 fn inverse8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) -> [K::Vector; 8] {
@@ -311,7 +312,7 @@ pub(super) fn forward_factor<K: Kernel>(k: K, tables: &Tables<K::Word>, out: &mu
     forward_given::<K, true>(k, tables, out, signed);
 }
 
-/// The transform of the coefficients given, in the subring that the length of `out` names; as a factor or as
+/// The transform of the given coefficients in the subring whose degree is the length of `out`, as a factor or as
 /// residues.
 #[inline(always)]
 fn forward_given<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, out: &mut [u64], signed: &[i64]) {
@@ -326,7 +327,8 @@ fn forward_given<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, 
     layers::<K, FACTOR>(k, tables, out, start);
 }
 
-/// The first of `groups` groups, of which so many words are given and the others zero, in the place of all.
+/// Copies the first of `groups` groups over all others. `given` words of the first group are given, the rest become
+/// zero.
 #[inline(always)]
 fn repeat(data: &mut [u64], given: usize, groups: usize) {
     let group = data.len() / groups;
@@ -337,8 +339,7 @@ fn repeat(data: &mut [u64], given: usize, groups: usize) {
     }
 }
 
-/// [`NttBackend::weigh`]. A tile is a lane, so all layers are between vectors, and their results lie as they are
-/// wanted.
+/// [`NttBackend::weigh`]. Each tile is a lane, so all layers are between vectors and results need no transposition.
 #[inline(always)]
 pub(super) fn weigh<K: Kernel>(
     k: K,
@@ -374,7 +375,8 @@ pub(super) fn weigh<K: Kernel>(
     }
 }
 
-/// The forward layers from that of `start` groups on, over settled values. The length of `data` names the subring.
+/// The forward layers from the one with `start` groups on, over settled values. The length of `data` is the degree of
+/// the subring.
 #[inline(always)]
 fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &mut [u64], start: usize) {
     let (n, table) = (data.len(), &tables.forward);
@@ -388,8 +390,8 @@ fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &
     }
 }
 
-/// The layers before blocks, of a transform of n over `data`, which holds words or vectors. Returns the offset if it
-/// is yet to be added.
+/// The layers before the blocks in a transform of n entries over `data`, whose entries are words or vectors. Returns
+/// the offset if it still has to be added.
 #[inline(always)]
 fn upper_layers<K: Kernel>(
     k: K,
@@ -399,7 +401,7 @@ fn upper_layers<K: Kernel>(
     start: usize,
 ) -> Option<K::Vector> {
     let len = data.len();
-    // The first pass adds it.
+    // The first pass adds the offset.
     let mut offset = k.offset(n.trailing_zeros());
     let (first, passes) = twiddles::passes(n);
     let mut m = start;

@@ -47,7 +47,7 @@ pub(super) struct FloatNtt {
 
 /// A number to add to a quotient that may be an integer, before its floor is taken.
 pub(super) const NUDGE: f64 = 1.0 / (1u64 << 48) as f64;
-/// Moduli of more bits need values centred between layers.
+/// Largest number of bits of a modulus whose values need no centring between layers.
 const NARROW_BITS: u32 = 46;
 
 /// Whether values are centred between layers.
@@ -204,8 +204,8 @@ fn store(lanes: &mut Lanes, x: __m512d) {
 }
 
 impl FloatNtt {
-    /// None if [`Cpu::get`] lacks AVX-512, or if the degree is no power of two in `64..=16384`. The modulus and the
-    /// order of coefficients are those of `reference`.
+    /// `None` if [`Cpu::get`] lacks AVX-512, or if the degree is not a power of two in `64..=16384`. The modulus and
+    /// the order of coefficients are those of `reference`.
     pub(super) fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has(Feature::Avx512) {
             return None;

@@ -14,11 +14,11 @@ use waggle_bits::cpu::{Cpu, Feature};
 mod product;
 mod transform;
 
-/// Words of a sum of products made at once, for several chains of additions to be under way.
+/// Words of a sum of products that are computed together, so that several chains of additions are under way.
 const DOT_WORDS: usize = 4 * QUAD;
 /// Lanes of a vector.
 const QUAD: usize = 4;
-/// `2^52`: its bits and those of an integer below are the sum of both.
+/// `2^52`. Its bits combined with those of an integer below are the double that is the sum of both.
 const INTEGER: f64 = 4503599627370496.0;
 
 /// The words of a vector.
@@ -31,7 +31,7 @@ type Root = [__m256d; 2];
 pub(super) struct Float256Ntt {
     modulus: Modulus,
     n: usize,
-    /// As of [`is_wide`].
+    /// Whether the modulus [`is_wide`].
     wide: bool,
     forward: Roots,
     inverse: Roots,
@@ -41,10 +41,10 @@ pub(super) struct Float256Ntt {
 /// Roots of one direction, each with its quotient by p.
 #[derive(Debug)]
 struct Roots {
-    /// That of group i among m at index `m + i`.
+    /// The root of group i among m, at index `m + i`.
     tree: Vec<[f64; 2]>,
-    /// For 16 coefficients, the b-th of a transform of n, at index `n / 16 + b`: those of the last two layers, a lane
-    /// for each of four groups.
+    /// The roots of the last two layers for the b-th 16 coefficients of a transform of n, at index `n / 16 + b`, with
+    /// a lane for each of four groups.
     lanes: Vec<[[[f64; QUAD]; 2]; 3]>,
 }
 
@@ -106,7 +106,7 @@ fn splat([w, quotient]: [f64; 2]) -> Root {
     [_mm256_set1_pd(w), _mm256_set1_pd(quotient)]
 }
 
-/// Words below `2^52` as doubles: there is no conversion of 64-bit integers before AVX-512.
+/// Words below `2^52` as doubles. There is no instruction for 64-bit integers before AVX-512.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn from_words(x: __m256d) -> __m256d {
@@ -164,8 +164,8 @@ fn transpose([a, b, c, d]: [__m256d; 4]) -> [__m256d; 4] {
 }
 
 impl Float256Ntt {
-    /// None if [`Cpu::get`] lacks AVX2 or FMA, or if the degree is no power of two in `64..=16384`. The modulus and
-    /// the order of coefficients are those of `reference`.
+    /// `None` if [`Cpu::get`] lacks AVX2 or FMA, or if the degree is not a power of two in `64..=16384`. The modulus
+    /// and the order of coefficients are those of `reference`.
     pub(super) fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has_all(&[Feature::Avx2, Feature::Fma]) {
             return None;

@@ -1,10 +1,10 @@
 //! Transforms in 52-bit integers for AVX-512 IFMA. Its instructions multiply the low 52 bits of every lane and add
 //! the low or the high 52 bits of the product to 64.
 //!
-//! A product by a constant takes three of them (Shoup): with `w' = floor(w 2^52 / p)`, `q = floor(v w' / 2^52)` and
-//! any `v < 2^52`, `r = v w - q p` is in `[0, 2p)`. It is computed as a sum of low halves, those of `v w` and of
-//! `q (2^52 - p)`, and so is right modulo `2^52`. Lanes are taken modulo `2^52`: their upper 12 bits are arbitrary,
-//! and sums and differences keep the lower ones right.
+//! A product by a constant takes three such instructions (Shoup): with `w' = floor(w 2^52 / p)`, `q = floor(v w' /
+//! 2^52)` and any `v < 2^52`, `r = v w - q p` is in `[0, 2p)`. It is computed as a sum of low halves, those of `v w`
+//! and of `q (2^52 - p)`, and so is right modulo `2^52`. Lanes are taken modulo `2^52`: their upper 12 bits are
+//! arbitrary, and sums and differences keep the lower ones right.
 //!
 //! **Moduli below `2^46`** need no correction within layers, as 64 p fits. Forward, with L layers, values start at
 //! `2 p L + [0, 2p)`. A layer, `(u + r, u - r)`, widens the range by 2 p on both sides, which ends at `4 p L + 2 p`,
@@ -28,15 +28,15 @@ mod product;
 const BITS: u32 = 52;
 /// Terms of a sum of products between reductions: low halves add up within 64 bits.
 const DOT_BLOCK: usize = (1 << 12) - 1;
-/// Words of a sum of products made at once: four vectors, as an addition takes 4 cycles and up to two can begin in
-/// each.
+/// Words of a sum of products that are computed together: four vectors, as an addition takes 4 cycles and up to two
+/// can begin in each cycle.
 const DOT_WORDS: usize = 4 * LANES;
 
 /// The backend in 52-bit integers on AVX-512 with IFMA.
 #[derive(Debug)]
 pub(super) struct IfmaNtt {
     tables: Tables<u64>,
-    /// Whether layers go uncorrected.
+    /// Whether values go uncorrected between layers.
     lazy: bool,
     /// `2^52` and `2^104` as factors.
     powers: [[u64; 2]; 2],
@@ -252,8 +252,8 @@ fn multiply(prime: Prime, power: [__m512i; 2], a: __m512i, b: __m512i) -> __m512
 }
 
 impl IfmaNtt {
-    /// None if [`Cpu::get`] lacks AVX-512 or IFMA, or if the degree is no power of two in `64..=16384`. The modulus
-    /// and the order of coefficients are those of `reference`.
+    /// `None` if [`Cpu::get`] lacks AVX-512 or IFMA, or if the degree is not a power of two in `64..=16384`. The
+    /// modulus and the order of coefficients are those of `reference`.
     pub(super) fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has_all(&[Feature::Avx512, Feature::Ifma]) {
             return None;
@@ -278,7 +278,7 @@ impl IfmaNtt {
         let high = _mm512_add_epi64(high, _mm512_srli_epi64::<BITS>(low));
         let mut total = add_product(prime, reduce(prime, low), high, broadcast(self.powers[0]));
         if !self.lazy {
-            // High halves of products below 2^92 add up to less than 2^52; these may not.
+            // High halves of products below 2^92 would add up to less than 2^52, but products here may be larger.
             total = add_product(prime, total, _mm512_srli_epi64::<BITS>(high), broadcast(self.powers[1]));
         }
         // Below 6 p, and 7 p with the sum.

@@ -1,8 +1,8 @@
 //! Negacyclic number-theoretic transforms, behind a trait that hides the processor.
 //!
 //! A [`NttBackend`] transforms polynomials modulo one prime and works on the transforms. `TfheNtt` is portable. The
-//! other backends run the layers of `driver` on the vectors of one instruction set: a new one is a file with an
-//! implementation of `driver::Kernel`, and a line in [`backends`].
+//! other backends run the layers of `driver` on the vectors of one instruction set. A new backend takes a file with
+//! an implementation of `driver::Kernel`, and a line in [`backends`].
 //!
 //! All backends order the transformed coefficients as `tfhe-ntt` does and reduce them below the prime, so parties
 //! with different processors understand each other. The tests hold every backend to the portable one, word by word.

@@ -1,11 +1,11 @@
-//! The backend of last resort. Whole transforms are taken from `tfhe-ntt`: its `mul_accumulate` may leave values
-//! above p. Transforms in subrings, and of few coefficients, are own code.
+//! The portable backend. Whole transforms are those of `tfhe-ntt`, whose `mul_accumulate` is not used because it may
+//! leave values above p. Transforms in subrings and of few coefficients are code of this file.
 
 use super::backend::NttBackend;
 use crate::error::HeError;
 use crate::modulus::{MAX_MODULUS_BITS, Modulus, Shoup};
 
-/// Where so many times fewer coefficients than the degree are given, layers that only copy are left out.
+/// If the given coefficients are fewer than the degree by this factor, layers that only copy are left out.
 const FEW: usize = 32;
 
 /// The portable backend: transforms of the crate `tfhe-ntt`, which chooses its own instructions, and portable code
@@ -14,7 +14,7 @@ const FEW: usize = 32;
 pub(super) struct TfheNtt {
     modulus: Modulus,
     plan: tfhe_ntt::prime64::Plan,
-    /// The root of group i among m at index `m + i`.
+    /// The roots: that of group i among m is at index `m + i`.
     roots: Vec<Shoup>,
 }
 
@@ -28,7 +28,7 @@ impl TfheNtt {
         }
         let plan = tfhe_ntt::prime64::Plan::try_new(n, p).ok_or(refused)?;
         let modulus = Modulus::new(p);
-        // The transform of X begins with the root at which coefficient 0 evaluates.
+        // The transform of X begins with the root at which entry 0 of a transform evaluates.
         let mut x = vec![0; n];
         x[1] = 1;
         plan.fwd(&mut x);
@@ -48,8 +48,9 @@ impl TfheNtt {
         self.roots.iter().map(Shoup::value).collect()
     }
 
-    /// The transform of the coefficients given, in the subring that the length of `out` names: its roots are the
-    /// first of all. A layer adds at most 2 p to a value, so 14 of them stay below `2^6 p` without correction.
+    /// The transform of the given coefficients in the subring whose degree is the length of `out`. Its roots are the
+    /// first ones of the table. A layer adds at most 2 p to a value, so values stay below `2^6 p` in 14 layers
+    /// without correction.
     fn transform(&self, out: &mut [u64], signed: &[i64]) {
         let (p, n) = (&self.modulus, out.len());
         out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
@@ -98,7 +99,7 @@ impl NttBackend for TfheNtt {
         self.fwd(out);
     }
 
-    /// Residues are factors as they are.
+    /// Residues are already factors.
     fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
         if out.len() == self.plan.ntt_size() { self.fwd_signed(out, signed) } else { self.transform(out, signed) }
     }
@@ -109,8 +110,8 @@ impl NttBackend for TfheNtt {
     }
 }
 
-/// The roots of all layers, that of group i among m at index `m + i`, `first` being the one at which coefficient 0
-/// evaluates.
+/// The roots of all layers: that of group i among m is at index `m + i`. `first` is the root at which entry 0 of a
+/// transform evaluates.
 fn bit_reversed_powers(modulus: &Modulus, n: usize, first: u64) -> Vec<u64> {
     let (log, mut powers) = (n.trailing_zeros(), vec![1; n]);
     (1..n).for_each(|i| powers[i] = modulus.mul(powers[i - 1], first));

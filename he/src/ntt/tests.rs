@@ -83,7 +83,7 @@ fn backends_agree_to_the_bit() {
                     let mut back = forward.clone();
                     ntt.inv(&mut back);
                     assert_eq!(back, input);
-                    // Both the residues and their negatives as signed numbers.
+                    // Signed numbers of both signs with these residues.
                     let signed: Vec<i64> = input.iter().map(|&x| x as i64 - p as i64 * (x as i64 & 1)).collect();
                     let mut from_signed = vec![0; n];
                     ntt.fwd_signed(&mut from_signed, &signed);
@@ -139,7 +139,7 @@ fn long_sums_match_exact_ones() {
     }
 }
 
-/// The transform of `u(X^run)`, whole and as that of u in the subring, on every backend.
+/// The transform of `u(X^run)` holds every value of u's transform in the subring `run` times, on every backend.
 #[test]
 fn subring_transforms_repeat_every_value() {
     let mut rng = StdRng::seed_from_u64(4);

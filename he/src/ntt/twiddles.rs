@@ -8,20 +8,20 @@ pub(super) const BLOCK: usize = MIN_POINTS;
 /// Twiddle factors of three merged layers: one, two and four.
 pub(super) const RADIX8: usize = 7;
 
-/// Roots w of one direction, each with the number that a kernel multiplies beside it.
+/// Roots w of one direction, each with the second number by which a kernel multiplies.
 #[derive(Debug)]
 pub(super) struct Twiddles<T> {
-    /// That of group i among m at index `m + i`.
+    /// The root of group i among m, at index `m + i`.
     pub(super) tree: Vec<[T; 2]>,
-    /// Per block b of 64 coefficients of a transform of n: seven pairs of vectors for the last three layers, one lane
-    /// per group of 8, at index `n / 64 + b`, for every power of two n from 64 to N. A shorter transform is that of a
-    /// subring: its roots are the first of the tree.
+    /// For each block b of 64 coefficients of a transform of n, at index `n / 64 + b`: seven pairs of vectors for the
+    /// last three layers, with one lane per group of 8. There are entries for every power of two n from 64 to N. A
+    /// transform shorter than N is that of a subring, whose roots are the first ones of the tree.
     pub(super) lanes: Vec<[[[T; LANES]; 2]; RADIX8]>,
 }
 
 impl<T: Copy> Twiddles<T> {
-    /// `roots[m + i]` is the root of group i in the layer with m groups; `factor` gives a root and the number beside
-    /// it.
+    /// `roots[m + i]` is the root of group i in the layer with m groups. `factor` returns a root and its second
+    /// number.
     pub(super) fn new(roots: &[u64], factor: impl Fn(u64) -> [T; 2]) -> Self {
         let tree: Vec<[T; 2]> = roots.iter().map(|&w| factor(w)).collect();
         // With b the index of a block, b * LANES counts from the number of groups of its first layer.
@@ -43,16 +43,17 @@ pub(super) fn inverses(modulus: &Modulus, roots: &[u64]) -> Vec<u64> {
     roots.iter().map(|&w| modulus.inverse(w)).collect()
 }
 
-/// Numbers of groups at which passes of three layers of a transform of n begin, behind the leading single layers.
+/// The number of groups after the leading single layers of a transform of n, and the numbers of groups at which its
+/// passes of three layers begin.
 pub(super) fn passes(n: usize) -> (usize, impl DoubleEndedIterator<Item = usize>) {
     let layers = (n / BLOCK).trailing_zeros();
     let single = layers % 3;
     (1 << single, (0..layers / 3).map(move |pass| 1 << (single + 3 * pass)))
 }
 
-/// The number of groups of the first layer that must compute, of a transform of n whose first `given` coefficients
-/// alone may differ from zero: a layer maps (u, 0) to (u, u), so while the second half of a group is zero, layers
-/// copy.
+/// The number of groups of the first layer that must compute, in a transform of n of which only the first `given`
+/// coefficients may differ from zero. A layer maps (u, 0) to (u, u), so layers only copy while the second half of a
+/// group is zero.
 pub(super) fn first_layer(n: usize, given: usize) -> usize {
     let (single, passes) = passes(n);
     let starts = (0..single.trailing_zeros()).map(|log| 1 << log).chain(passes).chain([n / BLOCK]);

@@ -12,7 +12,7 @@ use waggle_bits::packed_bytes;
 /// that a session of `10^6` messages stays at `2^-40`.
 pub(crate) const STATISTICAL_BITS: f64 = 60.0;
 
-/// Fewest slots of a block.
+/// Smallest number of slots of a block.
 const MIN_SLOTS: usize = 64;
 
 /// Longest vector of one plan.
@@ -28,18 +28,18 @@ pub(crate) struct Block {
     pub(crate) stride: usize,
 }
 
-/// Primes and ciphertext sizes of `len` products modulo `2^width`.
+/// The parameters of `len` products modulo `2^width`: the parameter set, the plaintext primes and the sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Layout {
     pub(crate) len: usize,
     pub(crate) width: u32,
     pub(crate) set: ParamSet,
-    /// Plaintext primes, product at least `2^(2 width)`, all of the same size.
+    /// Plaintext primes, all of the same size. Their product is at least `2^(2 width)`.
     pub(crate) primes: Vec<u64>,
 }
 
 impl Layout {
-    /// The layout of fewest bytes both ways.
+    /// The layout that sends the fewest bytes both ways.
     pub(crate) fn search(len: usize, width: u32, operands: usize) -> Result<Self, HeError> {
         HeError::check_width("ring width", 64, width)?;
         if !(1..MAX_LEN).contains(&len) {
@@ -59,9 +59,9 @@ impl Layout {
         best.ok_or(HeError::Noise { width, weight_bits: width, max_lsb_error: 1 })
     }
 
-    /// Bound on the standard deviation of the noise of a response, whatever the evaluator's operands: its plaintext
-    /// has at most `slots` coefficients up to t / 2, each times a fresh error (variance 10.5, and 1 for the rounding
-    /// of the message); then the encryption of zero.
+    /// Bound on the standard deviation of the noise of a response, for any operands of the evaluator. A plaintext has
+    /// at most `slots` coefficients of up to t / 2, and each multiplies a fresh error (variance 10.5, and 1 for the
+    /// rounding of the message). The encryption of zero adds its own noise.
     pub(crate) fn noise(&self, operands: usize) -> f64 {
         let n = self.set.degree() as f64;
         let t = self.primes.iter().copied().fold(0, u64::max) as f64;
@@ -105,7 +105,7 @@ impl Layout {
         self.len.div_ceil(self.set.degree())
     }
 
-    /// Ciphertexts per operand.
+    /// Number of ciphertexts per operand.
     pub(crate) fn pieces(&self) -> usize {
         self.blocks() * self.primes.len()
     }
@@ -118,7 +118,7 @@ impl Layout {
         Block { index, start, count, slots, stride: n / slots }
     }
 
-    /// Bytes of one uploaded ciphertext of a block; slots are a multiple of 8.
+    /// Bytes of one uploaded ciphertext of a block. The number of slots is a multiple of 8.
     pub(crate) fn body_bytes(&self, block: &Block) -> usize {
         block.slots / 8 * self.set.log_q() as usize
     }
@@ -129,7 +129,7 @@ impl Layout {
         self.primes.len() * ((self.blocks() - 1) * self.body_bytes(&full) + self.body_bytes(&tail))
     }
 
-    /// Where an uploaded ciphertext begins, behind the seed.
+    /// Byte of the upload at which a ciphertext begins. The seed comes first.
     pub(crate) fn upload_offset(&self, operand: usize, block: &Block, prime: usize) -> usize {
         // All blocks before this one are full.
         let before = self.primes.len() * block.index * self.body_bytes(&self.block(0));
@@ -175,7 +175,7 @@ mod tests {
                 }
             }
         }
-        // A session that sends the worst of all messages each time, and one that goes through all of them in turn.
+        // One session sends the worst of all messages each time, another goes through all of them in turn.
         assert!(MESSAGES * worst <= (-40f64).exp2(), "2^{}", (MESSAGES * worst).log2());
         assert!(MESSAGES / f64::from(plans) * sum <= (-42f64).exp2(), "2^{}", (sum / f64::from(plans)).log2());
     }

@@ -9,11 +9,11 @@
 //!
 //! # Masks
 //! An error of one unit in a *coefficient* would spoil every slot, so share conversion must not fail. The mask r is
-//! uniform over those elements of `Z_q` for which `t r / q` lies within 1/4 of an integer. Then
-//! `round(t (phase + r) / q) - round(t r / q)` is the plaintext whenever noise and rounding of the response stay
-//! below `q / (4 t)`, which they do with probability `1 - 2^-80` per coefficient. So the key holder's view is that of
-//! a random masked plaintext, up to a statistical distance; `c1` is protected by a fresh encryption of zero in every
-//! response, as in [matrix products](crate::MatmulPlan).
+//! uniform over those elements of `Z_q` for which `t r / q` lies within 1/4 of an integer. Then `round(t (phase + r)
+//! / q) - round(t r / q)` is the plaintext whenever noise and rounding of the response stay below `q / (4 t)`, which
+//! they do with probability `1 - 2^-80` per coefficient. So the key holder's view is that of a random masked
+//! plaintext, up to a statistical distance. A fresh encryption of zero protects `c1` in every response, as in [matrix
+//! products](crate::MatmulPlan).
 //!
 //! **Distance.** The set of masks is t intervals of `q / (2 t)` elements. A noise e moves each, so a share
 //! `2 |e| t / q` of the masks leaves the set. `t r / q` is computed from a fraction of 128 bits that is too small by

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use waggle_bits::{Reader, Writer, packed_bytes, signed};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Which products of the parties' operands are shared. Products that one party can form alone are left to it.
+/// Which products of the parties' operands are shared. A product that one party can form alone is not included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OleKind {
     /// `x y`; the encryptor holds x, the evaluator y. Operands: `[x]` and `[y]`.
@@ -28,7 +28,7 @@ pub enum OleKind {
 }
 
 impl OleKind {
-    /// Operands of each party.
+    /// Number of operands of each party.
     pub fn operands(self) -> usize {
         match self {
             Self::Product => 1,
@@ -37,7 +37,8 @@ impl OleKind {
     }
 }
 
-/// The division of `len` products modulo `2^width` into ciphertexts. Sizes are known without any tables.
+/// The plan of `len` elementwise products modulo `2^width`: their division into ciphertexts. Sizes are known without
+/// building tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OlePlan {
     kind: OleKind,
@@ -46,7 +47,7 @@ pub struct OlePlan {
 
 /// One ciphertext: a block of one operand modulo one plaintext prime.
 pub(super) struct Piece {
-    /// Position among all ciphertexts of the message; no two share a stream.
+    /// Position among all ciphertexts of the message. It names the streams of the ciphertext, which no two share.
     index: usize,
     operand: usize,
     pub(super) block: Block,
@@ -60,7 +61,7 @@ impl Piece {
     }
 }
 
-/// The plaintext ring for `slots` slots; tables are kept for the life of the process.
+/// The plaintext ring for `slots` slots. Its tables are kept for the life of the process.
 fn plaintext_ring(slots: usize, primes: &[u64]) -> Result<Arc<Params>, HeError> {
     type Rings = Mutex<HashMap<(usize, Vec<u64>), Arc<Params>>>;
     static RINGS: OnceLock<Rings> = OnceLock::new();
@@ -116,12 +117,12 @@ impl OlePlan {
         self.layout.width
     }
 
-    /// Exact length of [`Self::encrypt`]'s message.
+    /// Exact length of the message of [`Self::encrypt`] in bytes.
     pub fn upload_bytes(&self) -> usize {
         self.layout.upload_bytes(self.kind.operands())
     }
 
-    /// Exact length of [`Self::evaluate`]'s message.
+    /// Exact length of the message of [`Self::evaluate`] in bytes.
     pub fn download_bytes(&self) -> usize {
         self.layout.download_bytes()
     }
@@ -138,7 +139,7 @@ impl OlePlan {
     }
 
     /// Encrypts this party's operands (see [`OleKind`]), each of the planned length, modulo `2^width`. Errors: a key
-    /// of another set, another number of operands or elements.
+    /// of another parameter set, a wrong number of operands or elements.
     pub fn encrypt(
         &self,
         sk: &SecretKey,
@@ -167,9 +168,9 @@ impl OlePlan {
         Ok(upload)
     }
 
-    /// Multiplies by this party's operands (see [`OleKind`]). The share is `len` ring elements.
+    /// Multiplies the uploaded operands by this party's (see [`OleKind`]). The share is `len` ring elements.
     ///
-    /// Errors: those of [`Self::encrypt`], an upload of another length, residues that are not reduced.
+    /// Errors: those of [`Self::encrypt`], an upload of the wrong length, residues that are not reduced.
     pub fn evaluate(
         &self,
         pk: &PublicKey,
@@ -202,8 +203,8 @@ impl OlePlan {
         Ok(Split { message, share: self.scale_down(&shares)? })
     }
 
-    /// The key holder's shares, `len` ring elements. Errors: a key of another set, a message of another length or
-    /// with padding that is not zero.
+    /// The key holder's share, `len` ring elements. Errors: a key of another parameter set, a message of the wrong
+    /// length or with padding that is not zero.
     pub fn decrypt(&self, sk: &SecretKey, download: &[u8]) -> Result<Vec<u64>, HeError> {
         const MESSAGE: &str = "OLE response";
         let params = self.set().check(sk.set())?;
@@ -234,7 +235,7 @@ impl OlePlan {
         self.scale_down(&shares)
     }
 
-    /// The sum of products of the uploads of a piece with the own operands, transformed.
+    /// The sum of the products of a piece's uploads with the evaluator's operands, transformed.
     pub(super) fn products(
         &self,
         params: &Params,
@@ -245,7 +246,7 @@ impl OlePlan {
         operands: &[&[u64]],
     ) -> Result<Ciphertext, HeError> {
         let mut sum = Ciphertext::zero(params);
-        // x0 meets y1 and y0 meets x1, so the own operands go in reverse.
+        // x0 is multiplied by y1 and y0 by x1, so the evaluator's operands go in reverse.
         for (operand, y) in operands.iter().rev().enumerate() {
             let piece = self.piece(operand * self.layout.pieces() + piece.index);
             let start = self.layout.upload_offset(operand, &piece.block, piece.prime);
@@ -262,8 +263,8 @@ impl OlePlan {
         Ok(sum)
     }
 
-    /// Adds a mask to every coefficient of c0 that is sent, appends them, and puts the negated plaintext of the mask
-    /// in `share`.
+    /// Adds a mask to every coefficient of c0 that is sent, appends the sums to the message, and puts the negated
+    /// plaintext of the mask in `share`.
     fn mask(
         &self,
         scale: &PrimeScale<'_>,
@@ -302,7 +303,7 @@ impl OlePlan {
         Piece { index, operand, block: self.layout.block(rest / primes), prime: rest % primes }
     }
 
-    /// `X = round(P x / 2^width)` modulo one plaintext prime; missing slots are zero.
+    /// `X = round(P x / 2^width)` modulo one plaintext prime. Slots without an element are zero.
     fn lift(&self, ring: &Params, prime: usize, x: &[u64]) -> Zeroizing<Poly> {
         let lift = ring.lift(self.layout.width);
         let p = ring.limbs()[prime].modulus();
@@ -313,7 +314,8 @@ impl OlePlan {
         slots
     }
 
-    /// The plaintext whose slots are the centred values, with coefficients centred modulo t, transformed modulo q.
+    /// The plaintext whose slots are the centred values. Its coefficients are centred modulo t and transformed modulo
+    /// q.
     fn centre(&self, params: &Params, ring: &Params, piece: &Piece, y: &[u64]) -> Zeroizing<Poly> {
         let limb = &ring.limbs()[piece.prime];
         let t = limb.modulus();
@@ -333,7 +335,7 @@ impl OlePlan {
         out
     }
 
-    /// `round(2^width z / P)` for the values z given by their residues, one vector per block and prime.
+    /// `round(2^width z / P)` for values z that are given by their residues, in one vector for each block and prime.
     fn scale_down(&self, shares: &[Zeroizing<Poly>]) -> Result<Vec<u64>, HeError> {
         let mut out = Vec::with_capacity(self.layout.len);
         for (index, residues) in shares.chunks_exact(self.layout.primes.len()).enumerate() {

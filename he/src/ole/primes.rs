@@ -6,12 +6,12 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use crate::modulus::{MAX_MODULUS_BITS, Modulus};
 use crate::set::ParamSet;
 
-/// The `count` smallest primes `= 1 mod 2N` that are at least `2^(bits / count)` and do not divide q; none if they
-/// exceed 50 bits. They are looked for once in a process.
+/// The `count` smallest primes `= 1 mod 2N` that are at least `2^(bits / count)` and do not divide q, or `None` if
+/// they exceed 50 bits. A process searches for them once.
 pub(super) fn plaintext_primes(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> {
     type Found = HashMap<(ParamSet, u32, usize), Option<Vec<u64>>>;
     static FOUND: LazyLock<Mutex<Found>> = LazyLock::new(Mutex::default);
-    // A panic of another thread leaves whole entries.
+    // Another thread that panics leaves only whole entries.
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     found.entry((set, bits, count)).or_insert_with(|| find(set, bits, count)).clone()
 }
@@ -22,7 +22,7 @@ fn find(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> {
     if exponent >= f64::from(MAX_MODULUS_BITS) {
         return None;
     }
-    // The ceiling, and one more step, cover the rounding of exp2 (relative error 2^-52, below one step).
+    // The ceiling and one more step make up for the rounding of exp2, whose relative error 2^-52 is below one step.
     let lower = exponent.exp2().ceil() as u64;
     let first = (lower / step + 1) * step + 1;
     let candidates = (0..).map(|i| first + i * step).take_while(|p| p >> MAX_MODULUS_BITS == 0);

@@ -22,7 +22,7 @@ impl<'a> PrimeScale<'a> {
         Self { params, t: *t, q_mod_t, inverses }
     }
 
-    /// Residues of `round(q m / t)` for coefficients `m < t`, put at multiples of `stride`.
+    /// Residues of `round(q m / t)` for coefficients `m < t`, which are put at multiples of `stride`.
     pub(super) fn up(&self, message: &[u64], stride: usize) -> Poly {
         let half = self.t.value() / 2;
         let mut poly = vec![0; self.params.words()];
@@ -38,8 +38,8 @@ impl<'a> PrimeScale<'a> {
         poly
     }
 
-    /// `t x` for a fraction x of the torus: (integer part rounded to nearest, modulo t; distance from it plus 1/4, as
-    /// a fraction of `2^64`).
+    /// `t x` for a fraction x of the torus: the nearest integer modulo t, then the distance from it plus 1/4, as a
+    /// fraction of `2^64`.
     #[inline(always)]
     pub(super) fn down(&self, x: u128) -> (u64, u64) {
         let t = u128::from(self.t.value());
@@ -48,8 +48,8 @@ impl<'a> PrimeScale<'a> {
         (self.t.correct(rounded), (product as u64).wrapping_add(1 << 62))
     }
 
-    /// A mask that is uniform over the elements r of `Z_q` with `t r / q` within 1/4 of an integer, and that integer
-    /// modulo t. Half of all draws are kept; the loop branches only on those thrown away.
+    /// Draws a mask that is uniform over the elements r of `Z_q` with `t r / q` within 1/4 of an integer, and returns
+    /// that integer modulo t. Half of all draws are kept. The loop branches only on draws that are thrown away.
     pub(super) fn mask(&self, stream: &mut Expander, mask: &mut [u64]) -> u64 {
         loop {
             self.params.limbs().iter().zip(mask.iter_mut()).for_each(|(l, r)| *r = stream.residue(l.modulus()));
@@ -81,7 +81,7 @@ mod tests {
             for (i, coefficient) in (0..params.degree()).map(|i| (i, poly.iter().skip(i).step_by(params.degree()))) {
                 let (integer, distance) = scale.down(params.torus(coefficient.copied()));
                 assert_eq!(integer, if i % 8 == 0 { message[i / 8] } else { 0 });
-                // Lifted plaintexts are at integers: within t / q of a quarter of 2^64.
+                // Lifted plaintexts lie at integers, so the distance is within t / q of 1/4.
                 assert!(distance.abs_diff(1 << 62) < 1 << 10);
             }
         }

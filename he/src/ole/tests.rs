@@ -130,7 +130,7 @@ fn responses_share_neither_mask_nor_encryption_of_zero() {
     assert_ne!(a.share, b.share);
 }
 
-/// The noise that masks must hide, measured without a mask: at most what the plan reckons with, and not far below.
+/// Measures the noise that masks must hide, without a mask. It is at most what the plan assumes, and not far below.
 #[test]
 fn noise_stays_within_the_plan() {
     let mut rng = StdRng::seed_from_u64(6);
@@ -174,8 +174,7 @@ fn noise_stays_within_the_plan() {
         };
         let squares: f64 = (0..piece.block.slots).map(|i| noise(i).powi(2)).sum();
         let measured = (squares / piece.block.slots as f64).sqrt();
-        // Random operands have coefficients of variance t^2 / 12 instead of the t^2 / 4 reckoned with: a ratio of
-        // 0.58.
+        // Random operands have coefficients of variance t^2 / 12 instead of the assumed t^2 / 4: a ratio of 0.58.
         let ratio = measured / plan.layout.noise(operands);
         assert!((0.45..0.7).contains(&ratio), "{kind:?} {width}: {ratio}");
     }

@@ -1,8 +1,9 @@
-//! Keys made by a dealer, who knows the index, and sends neither party what the other draws.
+//! Keys made by a dealer, who knows the index and what both parties draw, but sends neither party what the other
+//! draws.
 //!
-//! Both parties draw the root of their tree; the roots differ by Delta, whose lowest bit is 1. A level's correction
-//! keeps that difference on the path to the index and ends it beside the path, as in the [parent module](super), but
-//! here a dealer who has both roots walks the path alone: two hashes for a level. The corrections go to both parties
+//! Both parties draw the root of their tree. The roots differ by Delta, whose lowest bit is 1. A level's correction
+//! keeps that difference on the path to the index and ends it beside the path, as in the [parent module](super). Here
+//! the dealer has both roots and walks the path alone, with two hashes per level. The corrections go to both parties
 //! and look random to either one without the other's root. Every tree has a Delta of its own.
 
 use waggle_bits::mask;
@@ -15,14 +16,14 @@ use crate::ggm::half;
 use crate::hash::CALLS_PER_KEY;
 use crate::kernels::{Kernels, Permutation};
 
-/// Keys that are dealt under one public cipher key. There are fewer of them than keys that two parties make, because
-/// the levels from the root on are hashed, too.
+/// Keys that are dealt under one public cipher key. They are fewer than the keys that two parties make under one,
+/// because the levels from the root on are hashed, too.
 pub const DEALT_GROUP: usize = 32;
 
 // A tree has one unknown node on each level, and a leaf is hashed once for its words and once for each block of bits.
 const _: () = assert!(DEALT_GROUP * ((MOST_LEVELS + 1) as usize + MOST_BIT_BLOCKS) <= CALLS_PER_KEY);
 
-/// Makes the keys of trees of one shape under one public cipher key, which serves at most [`DEALT_GROUP`].
+/// Makes the keys of trees of one shape under one public cipher key, which serves at most [`DEALT_GROUP`] trees.
 pub struct DealtKeys {
     shape: DpfShape,
     cipher: Block,
@@ -35,19 +36,19 @@ fn root(role: Role, drawn: [u64; 2]) -> Block {
 }
 
 impl DpfShape {
-    /// Words of the corrections of a dealt key: two for each level.
+    /// Number of words of a dealt key's corrections of levels: two for each level.
     pub fn level_words(&self) -> usize {
         2 * self.depth as usize
     }
 
-    /// Words of the bits' corrections of a dealt key.
+    /// Number of words of a dealt key's corrections of bits.
     pub fn bits_words(&self) -> usize {
         self.bit_words()
     }
 }
 
 impl DealtKeys {
-    /// Keys of `shape` under the public cipher key of two words.
+    /// A maker of keys of `shape` under the public cipher key `cipher`.
     pub fn new(shape: DpfShape, cipher: [u64; 2]) -> Self {
         let cipher = Block(cipher);
         DealtKeys { shape, cipher, hash: Permutation::new(Kernels::Detected.simd(), cipher) }
@@ -59,9 +60,9 @@ impl DealtKeys {
         out
     }
 
-    /// The dealer's part: what both parties get, from what the client and the server drew. First the corrections of
-    /// all levels; then the final ones, a word for each of `beta`, or two words if leaves are bits; then those of the
-    /// leaves' bits, of which `bits` are those at the leaf `leaf`.
+    /// The dealer's part: the corrections that both parties get, from what the client and the server drew. First come
+    /// the corrections of all levels. The final corrections follow, a word for each word of `beta`, or two words if
+    /// leaves are bits. Last come the corrections of the leaves' bits, where `bits` are those of the leaf `leaf`.
     pub fn corrections(&self, drawn: [[u64; 2]; 2], leaf: usize, beta: &[u64], bits: &[u64]) -> Vec<u64> {
         let DpfShape { depth, words, width, xor, .. } = self.shape;
         let mut nodes = [Role::Client, Role::Server].map(|role| root(role, drawn[role as usize]));
@@ -78,7 +79,7 @@ impl DealtKeys {
         if xor {
             out.extend((0..2).map(|i| client.0[i] ^ server.0[i] ^ beta[i]));
         } else {
-            // The server's words count, less the client's; the correction counts on the side whose control bit is
+            // A leaf is the server's words less the client's. The correction counts at the party whose control bit is
             // set.
             let sign = 1u64.wrapping_sub(nodes[0].lsb() << 1);
             out.extend(beta.iter().enumerate().map(|(i, beta)| {
@@ -93,8 +94,8 @@ impl DealtKeys {
         out
     }
 
-    /// A party's part: appends its key to `out`, from what it drew, the corrections of the levels, the final ones, of
-    /// which those left out are zero, and those of bits.
+    /// A party's part: appends its key to `out`, from what it drew and from the corrections of the levels, of the
+    /// leaves' words (`last`, where words left out are zero) and of the leaves' bits.
     pub fn append(
         &self,
         role: Role,

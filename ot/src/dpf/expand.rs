@@ -10,17 +10,18 @@ use crate::Block;
 use crate::kernels::Simd;
 use crate::kernels::{Kernels, Lane, Permutation, Words};
 
-/// A sum of the bits of leaves, in words of 64; those beyond the blocks that leaves have are zero.
+/// A sum by exclusive-or of the bits of leaves, in words of 64 bits. Words beyond the blocks that leaves have are
+/// zero.
 pub type BitSum = [u64; MOST_BIT_BLOCKS * BLOCK_BITS / 64];
 
-/// Computes shares from keys, one after the other; keeps its buffers.
+/// Computes a party's shares from keys, one key after the other. It keeps its buffers between keys.
 #[derive(ZeroizeOnDrop)]
 pub struct Expander {
     #[zeroize(skip)]
     shape: DpfShape,
     #[zeroize(skip)]
     role: Role,
-    /// The cipher of the last key, under its public key.
+    /// The public cipher key of the last key, and the cipher under it.
     #[zeroize(skip)]
     hash: Option<(Block, Permutation)>,
     nodes: [Vec<Block>; 2],
@@ -42,17 +43,17 @@ impl Expander {
         expander
     }
 
-    /// This party's shares of all leaves' words, leaf by leaf, into `out` of [`DpfShape::values`] words; the bits
-    /// above the width are arbitrary. Panics if a length or the lane is not the shape's.
+    /// Writes this party's shares of all leaves' words, leaf by leaf, to `out`, which has [`DpfShape::values`] words.
+    /// The bits above the width are arbitrary. Panics if a length or the lane is not the shape's.
     pub fn expand<L: Lane>(&mut self, key: &[u64], out: &mut [L]) {
         assert_eq!((L::WORDS, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
         let sign = self.sign();
         self.grow(key, L::words(out, sign));
     }
 
-    /// [`Expander::expand`] for the leaves `first`, `first` + 1, .., after the last of which comes leaf 0 again: as
-    /// many as `out` has room for. Few leaves take little time, and which ones they are is public. Panics if a length
-    /// or the lane is not the shape's.
+    /// As [`Expander::expand`], for the leaves `first`, `first` + 1, .., as many as `out` has room for. Leaf 0
+    /// follows the last leaf. Few leaves take little time, so which leaves they are is public. Panics if a length or
+    /// the lane is not the shape's.
     pub fn expand_part<L: Lane>(&mut self, key: &[u64], first: usize, out: &mut [L]) {
         let DpfShape { depth, words, .. } = self.shape;
         let (top, sign, leaves) = (self.shape.top(), self.sign(), out.len() / words);
@@ -91,15 +92,15 @@ impl Expander {
         }
     }
 
-    /// This party's shares of all leaves by exclusive-or, as words of 64 bits, two for each leaf
+    /// Writes this party's shares by exclusive-or of all leaves to `out`, as two words of 64 bits for each leaf
     /// ([`Generation::xor_leaves`](super::Generation::xor_leaves)).
     pub fn expand_xor(&mut self, key: &[u64], out: &mut [u64]) {
         assert_eq!((2, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
         self.grow(key, Words::Xor(out));
     }
 
-    /// [`Self::expand`], and this party's shares of the bits of all leaves, by exclusive-or: their sum over the
-    /// leaves before `split`, and over those from it on. Panics if leaves have no bits.
+    /// As [`Self::expand`], and returns sums of this party's shares by exclusive-or of the bits of leaves: over the
+    /// leaves before `split`, and over the leaves from `split` on. Panics if leaves have no bits.
     pub fn expand_with_bits<L: Lane>(&mut self, key: &[u64], split: usize, out: &mut [L]) -> [BitSum; 2] {
         assert!(self.shape.bit_blocks > 0 && split <= 1 << self.shape.depth, "bits of leaves");
         self.expand(key, out);
@@ -115,8 +116,8 @@ impl Expander {
         sums
     }
 
-    /// The nodes of level [`DpfShape::top`], the corrections of the levels below, and the last one. The hash becomes
-    /// that of the key.
+    /// Splits a key into the nodes of level [`DpfShape::top`], the corrections of the levels below, and the final
+    /// correction. The hash becomes that of the key.
     fn read<'k>(&mut self, key: &'k [u64]) -> (&'k [u64], &'k [u64], Block) {
         assert_eq!(key.len(), self.shape.key_words(), "a key");
         let (head, corrections) = key.split_at(self.shape.head());
@@ -147,7 +148,7 @@ mod tests {
         (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ i as u64
     }
 
-    /// Any words are a key as far as expanding goes.
+    /// Expands arbitrary words, which are as good as a key here.
     fn check<L: Lane + PartialEq + std::fmt::Debug>(depth: u32) {
         let shape = DpfShape::new(depth, L::WORDS, 32).expect("a shape");
         let key: Vec<u64> = (0..shape.key_words()).map(mix).collect();

@@ -13,11 +13,11 @@ use crate::{Block, OtError};
 
 const STEP: &str = "dpf/level";
 
-/// The generation of a batch of keys, level by level; both parties run it alike.
+/// The generation of a batch of keys, level by level. Both parties run it alike.
 ///
-/// A group of [`GROUP`] trees grows side by side: a row of blocks has a node of each. So sums over a level, its
-/// corrections and its messages are rows as well. Nodes are kept one level short of the leaves; their hashes are
-/// computed a second time, in registers, instead of being kept.
+/// A group of [`GROUP`] trees grows side by side: a row of blocks has one node of each tree. So the sums over a
+/// level, the level's corrections and its messages are rows as well. Nodes are kept one level short of the leaves;
+/// their hashes are computed a second time, in registers, instead of being kept.
 pub struct Generation {
     shape: DpfShape,
     role: Role,
@@ -27,7 +27,8 @@ pub struct Generation {
     level: u32,
 }
 
-/// Memory of trees, which one generation leaves to the next: fresh memory would cost as much as their hashes.
+/// Memory of trees that one generation leaves to the next. Fresh memory would cost as much as the hashes of the
+/// trees.
 #[derive(Default)]
 pub struct Room(Vec<Trees>);
 
@@ -37,16 +38,16 @@ struct Trees {
     /// The cipher key, which is public.
     #[zeroize(skip)]
     key: Block,
-    /// Blocks of a row: the group's trees, and zeros up to a whole run of a kernel.
+    /// Number of blocks of a row: one for each tree of the group, then zeros up to a whole run of a kernel.
     #[zeroize(skip)]
     row: usize,
     /// Rows of the nodes of level [`DpfShape::top`].
     heads: Vec<Block>,
     /// Rows of the corrections of the levels below.
     corrections: Vec<Block>,
-    /// Room for rows of all nodes but the leaves; those of the level reached come first.
+    /// Room for the rows of all nodes except the leaves. The nodes of the current level come first.
     nodes: Vec<Block>,
-    /// Of the level reached: exclusive-or of the hashes, or, of leaves, the sum of their words.
+    /// Sums over the current level: the exclusive-or of the hashes or, for leaves, the sums of their words.
     sums: Vec<Block>,
     /// Number of control bits set among the leaves.
     set: Vec<Block>,
@@ -85,7 +86,7 @@ impl Trees {
     }
 }
 
-/// The direction in which the server sends loses its lowest bit.
+/// Clears the lowest bit of blocks of the direction in which the server is the OT sender.
 fn cut(block: Block, sender: Role) -> Block {
     match sender {
         Role::Server => Block([block.0[0] & !1, block.0[1]]),
@@ -93,7 +94,8 @@ fn cut(block: Block, sender: Role) -> Block {
     }
 }
 
-/// A party's shares of its and the peer's choices times Delta, for the OTs `row`, whose choices are `choices`.
+/// A party's shares of the exclusive-or of both parties' choices times the common Delta, for the OTs `row`. `choices`
+/// are this party's choices.
 fn products(
     role: Role,
     (sender, chosen): (&SenderKeys, &ChosenKeys),
@@ -106,11 +108,11 @@ fn products(
 }
 
 impl Generation {
-    /// Starts from hidden indices, whose first `depth` places choose the leaf, the highest bit first. The OTs `top`
-    /// in both directions are spent here, [`DpfShape::top_ots`] for every tree, in groups as those of `indices`:
-    /// their choices are this party's shares of the unit vector of the first [`DpfShape::top`] bits, without its
-    /// first entry. Trees take `room` as far as it goes. Errors: not as many OTs in both directions, or indices of
-    /// fewer bits.
+    /// Starts from hidden indices, whose first `depth` places choose the leaf, the highest bit first. This spends the
+    /// OTs `top` in both directions, [`DpfShape::top_ots`] for every tree, grouped as those of `indices`. Their
+    /// choices are this party's shares of the unit vector of the first [`DpfShape::top`] bits, without its first
+    /// entry. Trees use `room` before they allocate memory. Errors: a wrong number of OTs in a direction, or indices
+    /// of fewer bits.
     pub fn new(
         shape: DpfShape,
         role: Role,
@@ -167,7 +169,7 @@ impl Generation {
         self.level == self.shape.depth
     }
 
-    /// Appends this party's message for the next level, [`level_bytes`].
+    /// Appends this party's message for the next level, of [`level_bytes`] bytes.
     pub fn offer(&mut self, indices: &HiddenIndices, out: &mut Vec<u8>) {
         debug_assert!(!self.is_grown(), "a level to grow");
         let (role, delta, place) = (self.role, self.delta, self.level as usize);
@@ -186,7 +188,7 @@ impl Generation {
         });
     }
 
-    /// Grows a level with the peer's message. Errors: its length.
+    /// Grows a level with the peer's message `theirs`. Errors: a wrong length.
     pub fn grow(&mut self, theirs: &[u8]) -> Result<(), OtError> {
         OtError::expect(STEP, "bytes", level_bytes(self.count), theirs.len())?;
         let (shape, size) = (self.shape, 1usize << self.level);
@@ -206,7 +208,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Every tree with its group and its place there.
+    /// Every tree, as its group and its place in the group.
     fn each(&self) -> impl Iterator<Item = (&Trees, usize)> {
         self.groups
             .iter()
@@ -214,8 +216,8 @@ impl Generation {
             .flat_map(|(trees, first)| (0..GROUP.min(self.count - first)).map(move |e| (trees, e)))
     }
 
-    /// After the last level: for every tree this party's shares of the words that beta has to be added to, modulo
-    /// 2^width, and of the bit t. The final correction is the sum of both, times 1 - 2 t.
+    /// This party's shares after the last level: the words of every tree, to which beta has to be added modulo
+    /// 2^width, and the bit t of every tree. The final correction is the sum of the words and beta, times 1 - 2 t.
     pub fn leaves(&self) -> (Vec<u64>, Vec<u8>) {
         debug_assert!(self.is_grown() && !self.shape.xor, "all levels are grown, leaves are added");
         let words = self.shape.words;
@@ -223,7 +225,7 @@ impl Generation {
             Role::Server => sum.wrapping_neg() & mask(self.shape.width),
             Role::Client => sum & mask(self.shape.width),
         };
-        // The counts differ by 1 or -1 modulo 4; the borrow of the difference is the client's lowest bit.
+        // The parties' counts differ by 1 or -1 modulo 4. The borrow of the difference is the client's lowest bit.
         let bit = |set: u64| match self.role {
             Role::Server => set >> 1 & 1,
             Role::Client => (set >> 1 ^ set) & 1,
@@ -237,16 +239,16 @@ impl Generation {
         (sums, negative)
     }
 
-    /// [`Generation::leaves`] for leaves of bits ([`DpfShape::of_bits`]): this party's shares, two words a tree, of
-    /// the words that beta has to be combined with by exclusive-or. There is no sign, so the result is the final
-    /// correction.
+    /// As [`Generation::leaves`], for leaves of bits ([`DpfShape::of_bits`]): this party's shares, two words per
+    /// tree, of the words with which beta has to be combined by exclusive-or. The result is the final correction, as
+    /// there is no sign.
     pub fn xor_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown() && self.shape.xor, "all levels are grown, leaves are bits");
         self.each().flat_map(|(trees, e)| trees.sums[e].0).collect()
     }
 
-    /// [`Generation::leaves`] for the bits of leaves: this party's shares, two words a block and tree, of the words
-    /// that beta's bits have to be combined with by exclusive-or. Empty if leaves have no bits.
+    /// As [`Generation::leaves`], for the bits of leaves: this party's shares, two words per tree and block, of the
+    /// words with which the bits of beta have to be combined by exclusive-or. Empty if leaves have no bits.
     pub fn bit_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown(), "all levels are grown");
         let blocks = self.shape.bit_blocks;
@@ -257,9 +259,9 @@ impl Generation {
         out
     }
 
-    /// The keys, [`DpfShape::key_words`] each and behind a word of `heads`, with the final corrections that both
-    /// parties have opened: of the words, and of the bits if leaves have some. Returns the trees' room, too. Errors:
-    /// another number of corrections or of heads.
+    /// Returns the keys, [`DpfShape::key_words`] words each and each after a word of `heads`, and the memory of the
+    /// trees. `corrections` and `bits` are the final corrections that both parties have opened, of the leaves' words
+    /// and of their bits if they have some. Errors: a wrong number of corrections or heads.
     pub fn finish(self, heads: &[u64], corrections: &[u64], bits: &[u64]) -> Result<(Vec<u64>, Room), OtError> {
         const LAST: &str = "dpf/final correction";
         let shape = self.shape;
@@ -291,7 +293,7 @@ impl Generation {
     }
 }
 
-/// The words of a leaf, the last two zero if it has two.
+/// The words of a leaf. The last two are zero if the leaf has only two.
 fn parts(block: Block, words: usize) -> [u64; 4] {
     let [a, b] = block.0;
     if words == 2 { [a, b, 0, 0] } else { [a & mask(32), a >> 32, b & mask(32), b >> 32] }

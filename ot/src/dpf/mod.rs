@@ -1,8 +1,8 @@
 //! Distributed point functions over small domains, with keys made by the two parties themselves.
 //!
 //! **Functionality.** The parties hold bits of a random index R as XOR shares, and shares of a vector beta of words.
-//! They get a key each, from which either computes its share of the vector that is beta at leaf R and 0 at all
-//! others: v_server + v_client modulo 2^width, word by word ([`Expander`]).
+//! Each party gets a key, from which it computes its share of the vector that is beta at leaf R and 0 at all other
+//! leaves: v_server + v_client modulo 2^width, word by word ([`Expander`]).
 //!
 //! **Source.** Two-party generation by expanding the whole tree (Doerner and shelat, CCS 2017), over the correlated
 //! tree of Guo et al. (Half-Tree, eprint 2022/1431, sections 4 and 5): the nodes of the two parties agree off the
@@ -29,15 +29,16 @@
 //! pad of each is the hash of the leaf's node under a tweak of its own, and its correction is the sum of both
 //! parties' pads and of the bits at R. There is no sign.
 //!
-//! **What each party sees.** It sees the corrections, and shares of them that follow from the correction and its own.
-//! A correction is a sum of H of the other party's nodes, which look random without that party's Delta: circular
-//! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)` (Guo et al., eprint 2019/074; bound in `hash.rs`), with
-//! pi = AES-128 under a public key that changes every [`GROUP`] keys. The hash of a node under a tweak is used once.
-//! Blocks of the OTs themselves leave a party only inside such sums, so their pads, under other keys of the cipher,
-//! stay as good as before. This holds whatever the pads mask, the vectors of the same indices among it.
+//! **What each party sees.** It sees the corrections and the other party's shares of them, which follow from the
+//! correction and its own share. A correction is a sum of H of the other party's nodes, which look random without
+//! that party's Delta: circular correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)` (Guo et al., eprint
+//! 2019/074; bound in `hash.rs`), with pi = AES-128 under a public key that changes every [`GROUP`] keys. The hash of
+//! a node under a tweak is used once. Blocks of the OTs themselves leave a party only inside such sums, so their
+//! pads, under other keys of the cipher, stay as good as before. This holds whatever the pads mask, including the
+//! vectors of the same indices.
 //!
-//! **A key contains the party's Delta**: the nodes that it begins with add up to it. Who reads one key can compute
-//! all that the party's OT sender hides. Keep keys as the pools are kept.
+//! **A key contains the party's Delta**: the nodes that it begins with add up to it. Whoever reads one key can
+//! compute all that the party's OT sender hides. So keys must be kept as secret as pools.
 
 mod deal;
 mod expand;
@@ -52,13 +53,13 @@ pub use shape::{BLOCK_BITS, DpfShape, GROUP, MOST_BIT_BLOCKS, TOP, level_bytes};
 
 use crate::Block;
 
-/// The term added to a leaf's node before its hash is the pad of block `block` of its bits: the preimage under sigma
-/// of a tweak other than 0, see [`crate::hash`].
+/// The term that is added to a leaf's node, so that the hash of the sum is the pad of block `block` of the leaf's
+/// bits. It is the preimage under sigma of a tweak other than 0, see [`crate::hash`].
 pub(crate) fn tweak(block: usize) -> Block {
     Block([0, 1 + block as u64])
 }
 
-/// The node of a party's key: two little-endian words.
+/// The node that two words of a party's key hold.
 fn block(words: &[u64]) -> Block {
     Block([words[0], words[1]])
 }

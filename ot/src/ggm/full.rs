@@ -38,7 +38,7 @@ struct Tag([Block; 2]);
 impl DefaultIsZeroes for Tag {}
 
 impl Tag {
-    /// The tag of `leaf`, in a domain that no level has.
+    /// The tag of `leaf`, hashed in a domain of its own, which no level uses.
     fn new(key: &[u8; 32], tree: usize, leaf: Block) -> Self {
         Tag(children(key, tree, usize::from(u8::MAX), leaf))
     }
@@ -117,9 +117,9 @@ pub(crate) fn build(key: &[u8; 32], k: usize, base: &[[Block; 2]]) -> (Vec<Block
     (leaves, corrections)
 }
 
-/// Rebuilds all trees around the holes `delta` from the base keys chosen by the *negated* bits of `delta`.
-/// Leaf x of tree j is at position `x ^ alpha_j` of run j; position 0, the hole, holds zero. Errors: the number of
-/// bytes, or `party`, who sent them, deviates. That alone may show of `delta`.
+/// Rebuilds all trees around the holes `delta` from the base keys chosen by the *negated* bits of `delta`. Leaf x of
+/// tree j is at position `x ^ alpha_j` of run j. Position 0, the hole, holds zero. Errors: a wrong number of bytes,
+/// or `party`, who sent them, deviates. Only whether the check failed may depend on `delta`.
 pub(crate) fn open(
     (step, party): (&'static str, Role),
     key: &[u8; 32],
@@ -136,7 +136,7 @@ pub(crate) fn open(
     }
 }
 
-/// The leaves, and the digest of all tags. Errors: the number of bytes.
+/// Rebuilds the leaves, and the digest of all tags. Errors: a wrong number of bytes.
 pub(crate) fn rebuild(
     step: &'static str,
     key: &[u8; 32],

@@ -1,22 +1,22 @@
 //! Correlated trees ("half trees", Guo, Yang, Wang, Zhang, Xie, Liu and Zhao, <https://eprint.iacr.org/2022/1431>,
 //! section 4): one call of the hash makes both children of a node.
 //!
-//! A node x has the children `H(x)` and `x ^ H(x)`, with `H(x) = pi(sigma(x)) ^ sigma(x)` and
-//! `sigma(a || b) = (a ^ b) || a` (Guo, Katz, Wang and Yu, <https://eprint.iacr.org/2019/074>, section 7.3; bound in
-//! [`crate::hash`]). The two nodes of the first level sum to `Delta`, and so does every level; the last level is cut
-//! to even blocks, whose sum is `Delta ^ 1`. Who knows, of every level, the sum of the side that leaves the path to
-//! one leaf, knows all leaves but that one.
+//! A node x has the children `H(x)` and `x ^ H(x)`, with `H(x) = pi(sigma(x)) ^ sigma(x)` and `sigma(a || b) = (a ^
+//! b) || a` (Guo, Katz, Wang and Yu, <https://eprint.iacr.org/2019/074>, section 7.3; bound in [`crate::hash`]). The
+//! two nodes of the first level sum to `Delta`, and so does every level; the last level is cut to even blocks, whose
+//! sum is `Delta ^ 1`. A party that knows, for every level, the sum of the side that leaves the path to one leaf,
+//! knows all leaves but that one.
 //!
 //! The functions here do not know the hash: kernels and portable code pass in how a level is doubled.
 
 use super::levels;
 use crate::Block;
 
-/// All but the lowest bit, which will tell the choice.
+/// All bits but the lowest, which will hold the choice.
 const EVEN: Block = Block([u64::MAX - 1, u64::MAX]);
 const ALL: Block = Block([u64::MAX; 2]);
 
-/// The bits that level `l + 1` of `depth` keeps of its blocks: the last level is cut.
+/// The bits of its blocks that level `l + 1` of `depth` keeps: the last level loses the lowest bit.
 #[inline(always)]
 fn kept(l: usize, depth: usize) -> Block {
     if l + 1 == depth { EVEN } else { ALL }
@@ -28,8 +28,8 @@ pub(crate) fn children(node: Block, hash: Block) -> [Block; 2] {
     [hash, hash ^ node]
 }
 
-/// Grows the whole tree from `root` into `nodes`: the leaves. `sums[l]` becomes the sum of the left nodes of level l
-/// + 1.
+/// Grows the whole tree from `root` and leaves its leaves in `nodes`. `sums[l]` becomes the sum of the left nodes of
+/// level `l + 1`.
 ///
 /// `double(mask, nodes)` replaces the parents in the first half of `nodes` by all children, cut to `mask`, and
 /// returns the sum of the left ones.

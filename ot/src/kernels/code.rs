@@ -5,7 +5,7 @@ use aes::cipher::{Array, BlockCipherEncrypt};
 
 use crate::Block;
 
-/// Entries of the table: the dimension k of the code, so that 16 bits are an index.
+/// Number of entries of the table, which is the dimension k of the code. An index has 16 bits.
 pub(crate) const TABLE: usize = 1 << 16;
 
 /// Every output is the sum of this many entries of the table, drawn with repetition: the code is local and random
@@ -15,7 +15,7 @@ pub(crate) const CODE_WEIGHT: usize = 10;
 /// Outputs whose indices are drawn at once, as whole blocks.
 const GROUP: usize = 8;
 
-/// Adds to `out[i]` its [`CODE_WEIGHT`] entries of `table`; the stream of `prg` at `place` says which. The indices
+/// Adds to `out[i]` its [`CODE_WEIGHT`] entries of `table`. The stream of `prg` at `place` holds the indices, which
 /// are public.
 pub(crate) fn add_code_words(prg: &Aes128Enc, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
     let (groups, rest) = out.as_chunks_mut::<GROUP>();
@@ -54,7 +54,7 @@ mod tests {
             Permutation::new(Some(simd), key).add_code_words(0x1234_5678_9abc, table, &mut fast);
             assert!(fast == portable, "{simd:?}");
         }
-        // Indicators of a sixteenth of the table each: a sum of ten is odd in a share of 0.3685.
+        // Each table marks a sixteenth of its entries. A sum of ten entries is odd with probability 0.3685.
         let hits: Vec<u32> = (0..16)
             .map(|bucket| {
                 let ones: Vec<Block> = (0..TABLE).map(|i| Block([u64::from(i >> 12 == bucket), 0])).collect();

@@ -6,7 +6,7 @@ use crate::Block;
 /// `low + cross X^64 + high X^128`, reduced.
 #[inline(always)]
 pub(super) fn reduce([low, cross, high]: [Block; 3]) -> Block {
-    // X^128 = X^7 + X^2 + X + 1 takes a word two places down, and its highest bits one place.
+    // X^128 = X^7 + X^2 + X + 1 moves a word two words down, and its highest bits one word down.
     let down = |x: u64| [x ^ x << 1 ^ x << 2 ^ x << 7, x >> 63 ^ x >> 62 ^ x >> 57];
     let [third, over] = down(high.0[1]);
     let [second, carried] = down(high.0[0] ^ cross.0[1] ^ over);
@@ -35,8 +35,8 @@ const GROUP: usize = 4;
 
 /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` for n coefficients.
 ///
-/// The coefficients are public, so they may be addresses: of every four blocks all sixteen sums are made, and each
-/// power of X takes the one that its bits of the four coefficients name.
+/// The coefficients are public, so they may be addresses. All sixteen sums of every four blocks are made, and each
+/// power of X takes the sum that its bits of the four coefficients select.
 pub(super) fn combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]) {
     let names = |group: &[Block]| {
         let mut names = [0_u8; 128];
@@ -60,7 +60,7 @@ pub(super) fn combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]
     }
 }
 
-/// The sum of `coefficients[i] data[i]`, and that of the coefficients at odd data.
+/// The sum of `coefficients[i] data[i]`, and the sum of the coefficients whose data are odd.
 pub(super) fn combine_odd(coefficients: &[Block], data: &[Block]) -> [Block; 2] {
     let mut sum = [Block::ZERO];
     combine(coefficients, data, &mut sum);

@@ -6,7 +6,7 @@ use crate::Block;
 use crate::dpf::{GROUP, tweak};
 use crate::ggm::half;
 
-/// The nodes of the next level from those of a level and their hashes: two children side by side for every node. The
+/// Writes the next level from the nodes of a level and their hashes: two children side by side for every node. The
 /// correction is added where a node's lowest bit, its control bit, is set.
 #[inline(always)]
 fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
@@ -15,12 +15,12 @@ fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Blo
     }
 }
 
-/// A machine word that holds a word of a leaf: `u64` for leaves of two, `u32` for leaves of four.
+/// A machine word that holds a word of a leaf: `u64` for leaves of two words, `u32` for leaves of four.
 pub trait Lane: Copy + Default + Send + Sync + 'static {
-    /// Words of a leaf.
+    /// Number of words of a leaf.
     const WORDS: usize;
 
-    /// These words as the shares of leaves, to be multiplied by 1 or, if `sign` is all ones, by -1.
+    /// `out` as the place for shares of leaves, which are multiplied by -1 if `sign` is all ones, otherwise by 1.
     #[doc(hidden)]
     fn words(out: &mut [Self], sign: u64) -> Words<'_>;
 }
@@ -44,9 +44,9 @@ impl Lane for u32 {
 /// Where the words of leaves go, and how they are corrected.
 #[doc(hidden)]
 pub enum Words<'a> {
-    /// (pad + correction where the control bit is set) XOR sign, minus sign, in two words.
+    /// Two words, each (pad + correction where the control bit is set) XOR sign, minus sign.
     Two(&'a mut [u64], u64),
-    /// [`Words::Two`] in four words; both halves of the sign are alike.
+    /// As [`Words::Two`] in four words. Both halves of the sign are alike.
     Four(&'a mut [u32], u64),
     /// pad XOR correction where the control bit is set.
     Xor(&'a mut [u64]),
@@ -90,11 +90,11 @@ pub(crate) struct LeafRows<'a> {
     pub(crate) words: &'a mut [Block],
     /// Number of control bits set, in the low word.
     pub(crate) set: &'a mut [Block],
-    /// A row for each block of bits: exclusive-or of its pads.
+    /// A row for each block of bits, with the exclusive-or of the block's pads.
     pub(crate) pads: &'a mut [Block],
 }
 
-/// Adds words: two, four of 32 bits, or bits if there are no lanes.
+/// Adds blocks word by word: two words of 64 bits, four of 32 bits, or bit by bit if `lanes` is 0.
 #[inline(always)]
 fn add_words(x: Block, by: Block, lanes: usize) -> Block {
     match lanes {
@@ -108,8 +108,8 @@ fn add_words(x: Block, by: Block, lanes: usize) -> Block {
     }
 }
 
-/// The words of all leaves. The first of the two buffers `nodes` holds the `size` nodes to begin with; each of the
-/// `corrections`, two words, makes a level, and `last` corrects the leaves.
+/// The words of all leaves. The first of the two buffers `nodes` holds the `size` nodes to begin with. Each of the
+/// `corrections`, two words long, makes a level, and `last` corrects the leaves.
 pub(super) fn expand(
     nodes: [&mut [Block]; 2],
     mut size: usize,
@@ -154,7 +154,8 @@ pub(super) fn grow_rows(
     let hashes = &mut hashes[..row];
     first[..row].copy_from_slice(&nodes[..row]);
     sums.fill(Block::ZERO);
-    // From the end: children take no place of a parent to come. The first row is its own child's place.
+    // From the end, so that children take no place of a parent that is still needed. Only the first row is in the
+    // place of its own child.
     for parent in (0..size).rev() {
         let (before, children) = nodes.split_at_mut(2 * parent * row);
         let parents = if parent == 0 { &first[..row] } else { &before[parent * row..][..row] };
@@ -201,8 +202,8 @@ pub(super) fn leaf_rows(
     }
 }
 
-/// The exclusive-or of the bits of leaves in one block, over those before `split` and over the others: the hash of
-/// `node ^ tweak`, and `correction` where the control bit is set.
+/// The exclusive-or of the bits of leaves in one block, over the leaves before `split` and over the others. A leaf's
+/// bits are the hash of `node ^ tweak`, with `correction` added where the control bit is set.
 pub(super) fn bit_sums(
     tweak: Block,
     correction: Block,

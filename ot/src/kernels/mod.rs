@@ -5,7 +5,8 @@
 //! the choice. Kernels are the methods of [`Simd`], a proof that the processor runs them; the portable reference of
 //! each stands in the other files of this module, and tests hold the two together.
 
-/// Hands the signatures of the kernels of AES under one key to the macro `$implement`, which makes methods of them.
+/// Passes the signatures of the kernels of AES under one key to the macro `$implement`, which turns them into
+/// methods.
 macro_rules! keyed_kernels {
     ($implement:ident) => {
         $implement! {
@@ -18,8 +19,8 @@ macro_rules! keyed_kernels {
             /// `out[i] = H(nodes[i])`, the hash of [`crate::ggm::half`], for as many nodes.
             tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]);
             /// The words of all leaves of a point function. The first of the two buffers `nodes` holds the `size`
-            /// nodes to begin with; each of the `corrections`, two words, makes a level, and `last` corrects the
-            /// leaves. Both buffers have a place for every leaf.
+            /// nodes to begin with. Each of the `corrections`, two words long, makes a level, and `last` corrects the
+            /// leaves. Both buffers have room for every leaf.
             expand(
                 pi: &Key, nodes: [&mut [Block]; 2], size: usize, corrections: &[u64], last: Block, out: Words<'_>
             );
@@ -29,30 +30,32 @@ macro_rules! keyed_kernels {
             /// Adds the leaves of a group of point functions to `sums`: the children of the rows `nodes`, or these
             /// rows if there are no corrections. Hashes have `lanes` words, 2 or 4, or are bits if it is 0.
             leaf_rows(pi: &Key, nodes: &[Block], corrections: &[Block], lanes: usize, sums: &mut LeafRows<'_>);
-            /// The exclusive-or of the bits of leaves in the block that `tweak` says, over the leaves before `split`
-            /// and over the others: the hash of `node ^ tweak`, and `correction` where the control bit is set.
+            /// The exclusive-or of the bits of leaves in the block that `tweak` selects, over the leaves before
+            /// `split` and over the others. A leaf's bits are the hash of `node ^ tweak`, with `correction` added
+            /// where the control bit is set.
             bit_sums(pi: &Key, tweak: Block, correction: Block, nodes: &[Block], split: usize) -> [Block; 2];
             /// [`crate::ggm::half::grow`] with the hash under this key.
             grow(pi: &Key, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
             /// [`crate::ggm::half::regrow`] with the hash under this key.
             regrow(pi: &Key, away: u64, sums: &[Block], nodes: &mut [Block]);
-            /// Adds to every block of `out` its entries of `table`; the stream of this PRG at `place` says which.
+            /// Adds to every block of `out` its entries of `table`. The stream of this PRG at `place` selects the
+            /// entries.
             add_code_words(pi: &Key, place: u64, table: &[Block; TABLE], out: &mut [Block]);
         }
     };
 }
 
-/// Signatures of the other kernels, handed to `$implement` in the same way.
+/// Passes the signatures of the other kernels to `$implement` in the same way.
 macro_rules! other_kernels {
     ($implement:ident) => {
         $implement! {
             /// The key schedule of AES.
             expand_key(key: Block) -> Key;
-            /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` in the field of [`field`], for n coefficients. These
-            /// are public, the data need not be.
+            /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` in the field of [`field`], for n coefficients. The
+            /// coefficients are public, the data may be secret.
             combine(coefficients: &[Block], data: &[Block], sums: &mut [Block]);
-            /// The sum of `coefficients[i] data[i]` in that field, and that of the coefficients at odd data. These
-            /// and their places are secret.
+            /// The sum of `coefficients[i] data[i]` in that field, and the sum of the coefficients whose data are
+            /// odd. The data are secret, and so is which of them are odd.
             combine_odd(coefficients: &[Block], data: &[Block]) -> [Block; 2];
             /// `transpose::transpose`.
             transpose(rows: &mut [Block; BATCH]);
@@ -124,10 +127,10 @@ pub(crate) fn transpose(simd: Option<Simd>, rows: &mut [Block; BATCH]) {
     }
 }
 
-/// Which code computes. The results are the same to the bit.
+/// The code that computes. The results are the same to the bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kernels {
-    /// The fastest that [`waggle_bits::cpu::Cpu::get`] allows.
+    /// The fastest kernels that [`waggle_bits::cpu::Cpu::get`] allows.
     #[default]
     Detected,
     /// Portable code only; the `aes` crate may still use instructions for AES.
@@ -162,7 +165,7 @@ impl Kernels {
     }
 }
 
-/// The kernels of every set that this processor runs, and none: the portable code.
+/// `Some` for every set of kernels that this processor runs, and `None` for the portable code.
 #[cfg(any(test, feature = "probe"))]
 pub(crate) fn all() -> impl Iterator<Item = Option<Simd>> {
     Simd::all().into_iter().map(Some).chain([None])

@@ -22,12 +22,12 @@ macro_rules! absent {
 }
 
 impl Simd {
-    /// Always none.
+    /// Always `None`.
     pub(crate) fn detect() -> Option<Self> {
         None
     }
 
-    /// None.
+    /// An empty list.
     pub(crate) fn all() -> Vec<Self> {
         Vec::new()
     }

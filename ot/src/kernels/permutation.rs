@@ -58,7 +58,7 @@ impl Permutation {
 
     keyed_kernels!(forward);
 
-    /// The left or the right child of a node of a point function, if `right`.
+    /// The right child of a node of a point function if `right`, otherwise the left child.
     pub(crate) fn child(&self, node: Block, correction: Block, right: bool) -> Block {
         let mut hash = [Block::ZERO];
         self.tree_hash(&[node], &mut hash);

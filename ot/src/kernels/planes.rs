@@ -14,8 +14,8 @@ pub(crate) struct Shape {
     pub(crate) punctured: bool,
 }
 
-/// The receiver's planes of one batch into `rows` (row `j k + b` is plane b of sub-VOLE j) and the `d_j` into
-/// `message`; `expand(leaf, out)` is the PRG.
+/// Writes the receiver's planes of one batch to `rows`, where row `j k + b` is plane b of sub-VOLE j, and the `d_j`
+/// to `message`. `expand(leaf, out)` is the PRG.
 #[inline(always)]
 pub(crate) fn receive_batch(
     shape: &Shape,
@@ -37,7 +37,7 @@ pub(crate) fn receive_batch(
     rows[..TILES].copy_from_slice(&u0);
 }
 
-/// The sender's planes of one batch into `rows`, from the receiver's `message`.
+/// Writes the sender's planes of one batch to `rows`, from the receiver's `message`.
 #[inline(always)]
 pub(crate) fn send_batch(
     shape: &Shape,
@@ -89,8 +89,9 @@ fn planes(
     }
 }
 
-/// Expands one run of leaves and folds it: plane b of `planes` becomes the sum of all leaves with bit b set, the sum
-/// of all leaves is returned. Groups of `G` leaves are halved level by level; higher bits select whole groups.
+/// Expands one run of leaves and folds it. Plane b of `planes` becomes the sum of all leaves with bit b set, and the
+/// sum of all leaves is returned. Groups of `G` leaves are halved level by level, and higher bits select whole
+/// groups.
 ///
 /// The sums over a punctured run are right for the planes (leaf 0 is in none), not for the total.
 #[inline(always)]

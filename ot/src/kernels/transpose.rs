@@ -2,11 +2,11 @@
 
 use crate::Block;
 
-/// Matrices transposed together; also the blocks that each leaf of the extension expands to at once, two rounds of
-/// the eight that AES-NI keeps in flight.
+/// Number of matrices that are transposed together. Each leaf of the extension also expands to this many blocks at
+/// once, which are two rounds of the eight blocks that AES-NI keeps in flight.
 pub(crate) const TILES: usize = 16;
 
-/// Blocks of all tiles.
+/// Number of blocks of all tiles.
 pub(crate) const BATCH: usize = 128 * TILES;
 
 /// Transposes tile `t`, whose row `r` is `rows[r * TILES + t]`, in place, for every `t`.

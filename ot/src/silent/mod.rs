@@ -51,7 +51,7 @@ const CHECK_BYTES: [usize; 2] = [16, 32];
 /// The extension that serves small needs and the first round.
 pub(crate) const BOOTSTRAP: SoftSpoken = SoftSpoken::K4;
 
-/// Most OTs that a pool makes by SoftSpoken alone; about as many cost the bytes of a first round.
+/// Most OTs that a pool makes by SoftSpoken alone. They send about as many bytes as a first round.
 const MOST_DIRECT: usize = 1 << 17;
 
 /// Trees per message, so that the receiver works while the sender prepares the next message. The sender combines its
@@ -61,13 +61,13 @@ const MESSAGE_TREES: usize = 64;
 const LEAVES: usize = LPN.leaves();
 const DEPTH: usize = LPN.depth;
 
-/// OTs that a round keeps for the next; it spends a few less.
+/// OTs that a round keeps for the next round, which spends a few less.
 const KEPT: usize = LPN.kept_trees() * LEAVES;
 
 /// OTs of the extension before the first round.
 const FIRST: usize = softspoken::extend_amount(KEPT);
 
-/// OTs of an extension when `made` were made before and `n` are needed: a few by SoftSpoken, or whole rounds.
+/// OTs that an extension makes when `made` were made before and `n` are needed: a few by SoftSpoken, or whole rounds.
 pub(crate) fn extend_amount(made: u64, n: usize) -> usize {
     let direct = softspoken::extend_amount(n);
     if made + direct as u64 <= MOST_DIRECT as u64 { direct } else { n.next_multiple_of(LPN.made()) }
@@ -78,7 +78,7 @@ fn is_direct(made: u64, n: usize) -> bool {
     made + n as u64 <= MOST_DIRECT as u64
 }
 
-/// Whether extensions after `made` OTs are all alike: by LPN, and not the first.
+/// Whether all extensions after `made` OTs are alike: by LPN, and not the first one.
 pub(crate) fn is_steady(made: u64) -> bool {
     made > MOST_DIRECT as u64
 }
@@ -97,7 +97,7 @@ pub(crate) fn extend_wire(made: u64, n: usize) -> Wire {
     Wire { flows: [reserve, Run { bytes, messages }, opened, answer] }
 }
 
-/// The work of the same extension.
+/// The work of an extension by `n` OTs, a result of [`extend_amount`].
 pub(crate) fn extend_work(made: u64, n: usize) -> ExtendWork {
     if is_direct(made, n) {
         return ExtendWork { silent: 0, softspoken: BOOTSTRAP.leaves(n) };
@@ -116,27 +116,27 @@ pub(crate) struct Public {
 }
 
 impl Public {
-    /// From a key that binds session and direction, and has no other use.
+    /// The public keys derived from a key that binds session and direction and has no other use.
     pub(crate) fn new(key: &[u8; 32], simd: Option<Simd>) -> Self {
         let derive =
             |label: &[u8]| Permutation::new(simd, Block::from_bytes(first_half(blake3::keyed_hash(key, label))));
         Public { trees: derive(b"trees"), code: derive(b"code"), simd }
     }
 
-    /// The permutation of a tree. Every tree has its own, so that a table of one helps against one tree only.
+    /// The permutation of a tree. Every tree has its own, so that a precomputed table helps against one tree only.
     fn tree(&self, place: u64) -> Permutation {
         Permutation::new(self.simd, self.trees.encrypt(Block([0, place])))
     }
 }
 
-/// The number of a tree among all of its direction.
+/// The number of a tree among all trees of its direction.
 fn place(round: u64, tree: usize) -> u64 {
     round << 16 | tree as u64
 }
 
-/// The correlated OTs that a round spends, and room for those of the next.
+/// The correlated OTs that a round spends, and room for those that the next round spends.
 struct Kept {
-    /// The table, one block per level of every tree, the masks; empty before the first round.
+    /// The table, one block per level of every tree, and the masks. Empty before the first round.
     now: Zeroizing<Vec<Block>>,
     next: Zeroizing<Vec<Block>>,
     /// Rounds done.
@@ -150,9 +150,9 @@ impl Kept {
         Kept { now: Zeroizing::new(Vec::new()), next: Zeroizing::new(Vec::new()), rounds: 0, made: 0 }
     }
 
-    /// Makes `out.len()` OTs over `ch`, by `direct` (which also fills the first reserve) or in rounds, in each of
-    /// which `part(ch, round, reserve, trees)` serves some trees after the other. Rounds have to be checked; their
-    /// masks are returned.
+    /// Makes `out.len()` OTs over `ch`, by `direct` or in rounds. `direct` also fills the first reserve. In a round,
+    /// `part(ch, round, reserve, trees)` is called for some trees after the other. Returns the masks for the check of
+    /// the rounds, or `None` if there were no rounds.
     fn extend(
         &mut self,
         ch: &mut Channel,
@@ -167,7 +167,7 @@ impl Kept {
             return Ok(None);
         }
         if self.now.is_empty() {
-            // In place only when it is whole: a round on a reserve that failed would mask nothing.
+            // The reserve is put in place only when it is whole: a round on a failed reserve would mask nothing.
             let mut first = Zeroizing::new(vec![Block::ZERO; FIRST]);
             direct.extend(ch, &mut first)?;
             (self.now, self.next) = (Zeroizing::new(first[..KEPT].to_vec()), Zeroizing::new(vec![Block::ZERO; KEPT]));
@@ -207,13 +207,13 @@ impl<'a> Reserve<'a> {
     }
 }
 
-/// A tree of a round, and the place of its outputs.
+/// A tree of a round: its number, and the blocks where its outputs go.
 struct Tree<'a> {
     number: usize,
     leaves: &'a mut [Block],
 }
 
-/// The coefficients of a message of trees: one for every leaf of a tree, one for every tree.
+/// The coefficients of a message of trees: one for every leaf of a tree, and one for every tree.
 struct Coefficients {
     leaves: [Block; LEAVES],
     trees: Vec<Block>,
@@ -234,7 +234,7 @@ impl Coefficients {
         sum[0]
     }
 
-    /// Adds a combination for every tree to `sum`.
+    /// Adds the combination of `of_trees`, one block for every tree, to `sum`.
     fn add(&self, simd: Option<Simd>, of_trees: &[Block], sum: &mut Block) {
         combine(simd, &self.trees, of_trees, std::slice::from_mut(sum));
     }
@@ -252,7 +252,7 @@ pub(crate) struct SilentSender {
 }
 
 impl SilentSender {
-    /// Over `direct`, whose correlation is `delta`; `seed` is fresh and secret.
+    /// A sender over `direct`, whose correlation is `delta`. `seed` must be fresh and secret.
     pub(crate) fn new(
         direct: SoftSpokenSender,
         public: Public,
@@ -298,7 +298,7 @@ impl CotSource for SilentSender {
     }
 }
 
-/// Answers the check of rounds, of whose leaves `sum` is the combination.
+/// Answers the check of rounds. `sum` is the combination of their leaves.
 fn answer(
     ch: &mut Channel,
     check: &Check,
@@ -330,7 +330,7 @@ pub(crate) struct SilentReceiver {
 }
 
 impl SilentReceiver {
-    /// Over `direct`.
+    /// A receiver over `direct`.
     pub(crate) fn new(direct: SoftSpokenReceiver, public: Public, check: Check) -> Self {
         SilentReceiver { direct, public, check, kept: Kept::new() }
     }
@@ -346,7 +346,7 @@ impl CotSource for SilentReceiver {
             let jobs = trees.into_par_iter().zip(message.par_chunks_exact(DEPTH * 16)).with_min_len(8);
             let jobs = jobs.map(|(Tree { number, leaves }, message)| {
                 let (place, levels) = (place(round, number), &reserve.levels[number]);
-                // q ^ K ^ t = K ^ c Delta: the sum of side c, where the left one is K.
+                // q ^ K ^ t = K ^ c Delta is the sum of side c, where K is the sum of the left side.
                 let mut sums = *levels;
                 for (sum, &bytes) in sums.iter_mut().zip(message.as_chunks().0) {
                     *sum ^= Block::from_bytes(bytes);
@@ -405,8 +405,8 @@ mod tests {
         round: u64,
         tree: usize,
         level: usize,
-        /// The sender answers as it has to if the noise is at this leaf, or at the other with the same parent. The
-        /// level is then the last.
+        /// `Some` if the sender answers as it has to if the noise is at this leaf or its sibling. The level is then
+        /// the last one.
         guess: Option<usize>,
     }
 
@@ -449,8 +449,8 @@ mod tests {
         answer(ch, check, sum, &masks.expect("rounds"), *delta)
     }
 
-    /// The outcome at the receiver of `honest` rounds and then as many, in one extension, with something wrong. OTs
-    /// that the receiver accepts are right.
+    /// The outcome at the receiver of `honest` rounds and then an extension by `rounds` rounds with something wrong.
+    /// Checks that the OTs that the receiver accepts are right.
     fn outcome(
         seed: u64,
         honest: usize,
@@ -483,7 +483,8 @@ mod tests {
 
     #[test]
     fn a_sender_with_a_wrong_sum_is_caught_at_once() {
-        // The first round, whose first trees are kept for the next, and later ones; alone in an extension or not.
+        // Deviations in the first round, whose first trees are kept for the next round, and in later rounds, alone in
+        // an extension or not.
         for (honest, rounds, round, tree, level) in [
             (0, 1, 0, 0, 0),
             (0, 1, 0, 2047, 8),

@@ -1,4 +1,4 @@
-//! Steps that are taken again and again.
+//! Sequences of steps that are taken many times.
 
 use waggle_net::{Direction, Ledger, Phase, Role, Traffic};
 use waggle_ot::{Run, Wire};
@@ -7,14 +7,15 @@ use super::pools::{Draw, Pools, add, flows, waiting};
 use super::{book_refill, runs};
 use waggle_protocols::cost::Step;
 
-/// Draws of which a [`Pattern`] can tell whether they wait.
+/// Largest number of draws that the bits of [`Pattern::waits`] can describe.
 const MOST_DRAWS: usize = u64::BITS as usize / 2;
 
-/// A mark costs more than some steps.
+/// Rounds before the first mark, because a mark costs more than some rounds.
 const FIRST_MARK: u64 = 64;
 
-/// Steps that are played many times. They send the same each time, but for refills, which also decide what begins a
-/// flow. So a passage counts which draws wait how often, and works the flows out once for each pattern.
+/// Steps that are played many times. Each time they send the same messages, apart from refills. Refills also decide
+/// which messages begin a flow. So a passage counts how often each pattern of refills occurs and works out the flows
+/// once for each pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Passage {
     draws: Vec<Draw>,
@@ -22,21 +23,21 @@ pub(crate) struct Passage {
     patterns: Vec<Pattern>,
 }
 
-/// One way to go through a passage.
+/// One way in which a passage can run: which draws wait for which flows of a refill.
 #[derive(Clone, Debug)]
 struct Pattern {
-    /// For every draw, the first highest, which flows a refill has, see [`waiting`].
+    /// Two bits for every draw, the first draw highest: which flows its refill has, see [`waiting`].
     waits: u64,
     /// The direction of the last message before the steps.
     first: Option<Direction>,
-    /// The direction of their last message.
+    /// The direction of the last message of the steps.
     last: Option<Direction>,
-    /// The traffic booked each time, without the bytes and messages of refills.
+    /// The traffic of one time, without the bytes and messages of refills.
     once: Vec<(Phase, Traffic)>,
     times: u64,
 }
 
-/// The number of times that each pattern happened up to some point, and the state of the refills there.
+/// How often each pattern happened up to some point, and what refills had done by then.
 #[derive(Debug)]
 struct Place {
     patterns: Vec<u64>,
@@ -44,7 +45,7 @@ struct Place {
     made: [u64; 2],
 }
 
-/// Where a passage is to be taken from, and how often.
+/// The state of a passage that is being played.
 #[derive(Debug)]
 struct Walk {
     last: Option<Direction>,
@@ -59,12 +60,12 @@ impl Passage {
         Passage { draws, phase: Phase::Setup, patterns: Vec::new() }
     }
 
-    /// Whether patterns tell its draws apart.
+    /// Whether the steps have few enough draws for a [`Pattern`].
     pub(super) fn can_be_repeated(&self) -> bool {
         self.draws.len() <= MOST_DRAWS
     }
 
-    /// Books `steps`, whose passage this is, `times` times. Returns what refills sent, by OT sender.
+    /// Books `steps`, the steps of this passage, `times` times. Returns what refills sent, by OT sender.
     pub(super) fn play(&mut self, steps: &[Step], times: u64, pools: &mut Pools, ledger: &mut Ledger) -> [Wire; 2] {
         if self.phase != ledger.phase() {
             (self.phase, self.patterns) = (ledger.phase(), Vec::new());
@@ -75,11 +76,11 @@ impl Passage {
         walk.wires
     }
 
-    /// Goes on one time after the other, until a state comes again or to the end.
+    /// Plays the passage one time after the other until a state recurs, and extrapolates from there to the end.
     ///
-    /// All that the future depends on is what the pools hold, and the direction of the last message. Pools give equal
-    /// numbers and are refilled by multiples of one, so their states do come again. Each is compared with one earlier
-    /// state, and the next is taken after 1, 2, 4, ... times [`FIRST_MARK`] steps (Brent, BIT 20, 1980).
+    /// The future depends only on what the pools hold and on the direction of the last message. The same numbers of
+    /// OTs are taken each time and refills are multiples of one number, so states do recur. Each state is compared
+    /// with one marked state. A new mark is set after 1, 2, 4, ... times [`FIRST_MARK`] rounds (Brent, BIT 20, 1980).
     fn walk(&mut self, steps: &[Step], walk: &mut Walk, pools: &mut Pools) {
         let (mut mark, mut since, mut most) = (None, 0, FIRST_MARK);
         while walk.left > 0 {
@@ -90,7 +91,7 @@ impl Passage {
             walk.left -= 1;
             walk.last = *last;
             if first == last && self.draws.is_empty() {
-                // All that is left is the same.
+                // All remaining times are the same.
                 *times += std::mem::take(&mut walk.left);
             } else if pools.are_steady() {
                 since += 1;
@@ -111,7 +112,8 @@ impl Passage {
         }
     }
 
-    /// Takes the OTs of all draws, and adds what refills sent to `wires`. Returns which draws waited.
+    /// Takes the OTs of all draws and adds what refills sent to `wires`. Returns which draws waited, as
+    /// [`Pattern::waits`].
     fn take(&self, pools: &mut Pools, wires: &mut [Wire; 2]) -> u64 {
         self.draws.iter().fold(0, |waits, draw| {
             let amount = pools.refill(draw);
@@ -134,7 +136,7 @@ impl Passage {
         self.patterns.iter().map(|pattern| pattern.times).collect()
     }
 
-    /// Counts what happened since `begin` `rounds` more times.
+    /// Counts everything that happened since `begin` another `rounds` times.
     fn repeat_since(&mut self, begin: &Place, rounds: u64, walk: &mut Walk, pools: &mut Pools) {
         let before = begin.patterns.iter().chain(std::iter::repeat(&0));
         for (pattern, before) in self.patterns.iter_mut().zip(before) {
@@ -151,7 +153,7 @@ impl Passage {
         pools.repeat(begin.made, rounds);
     }
 
-    /// Books what happened, and forgets how often.
+    /// Books every pattern as often as it happened, and resets the counts.
     fn book(&mut self, &Walk { last, ref wires, .. }: &Walk, ledger: &mut Ledger) {
         for Pattern { once, times, .. } in self.patterns.iter_mut().filter(|pattern| pattern.times > 0) {
             let times = std::mem::take(times);
@@ -163,7 +165,7 @@ impl Passage {
     }
 }
 
-/// Bytes and messages of refills that sent `wires`, by OT sender. Their flows are those of patterns.
+/// Bytes and messages of refills that sent `wires`, by OT sender. The flows of refills are part of the patterns.
 fn refill_traffic(wires: &[Wire; 2]) -> Traffic {
     let mut traffic = Traffic::default();
     for sender in [Role::Client, Role::Server] {

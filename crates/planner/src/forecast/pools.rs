@@ -1,4 +1,4 @@
-//! The pools of OTs as numbers.
+//! The pools of OTs, of which a forecast keeps only the numbers of OTs.
 
 use waggle_net::Role;
 use waggle_ot::{CotKind, PoolPlan, Run, Wire};
@@ -22,9 +22,9 @@ struct Level {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     pub(super) sender: Role,
-    /// OTs that the pool must hold.
+    /// Number of OTs that the pool must hold before the step.
     pub(super) least: usize,
-    /// OTs that it gives.
+    /// Number of OTs that the step takes out of the pool.
     pub(super) taken: usize,
 }
 
@@ -60,7 +60,7 @@ impl Pools {
         self.levels.iter().all(|level| self.plan.is_steady(level.made))
     }
 
-    /// OTs that a refill makes before `draw`; 0 if the pool holds enough.
+    /// The number of OTs that a refill makes before `draw`: 0 if the pool holds enough.
     pub(super) fn refill(&self, draw: &Draw) -> usize {
         let Level { made, held } = self.levels[draw.sender as usize];
         self.plan.refill_amount(made, held, draw.least)
@@ -71,14 +71,14 @@ impl Pools {
         self.plan.refill_wire(self.levels[sender as usize].made, amount)
     }
 
-    /// Adds `refill` OTs, and takes those of `draw` out.
+    /// Adds `refill` OTs and takes out those that `draw` takes.
     pub(super) fn take(&mut self, draw: &Draw, refill: usize) {
         let Level { made, held } = &mut self.levels[draw.sender as usize];
         *made += refill as u64;
         *held = *held + refill - draw.taken;
     }
 
-    /// As many more OTs have been made, `times` times, as since `before` were. As many are held.
+    /// Counts the OTs made since `before` `times` more times. The number of OTs held stays the same.
     pub(super) fn repeat(&mut self, before: [u64; 2], times: u64) {
         for (level, before) in self.levels.iter_mut().zip(before) {
             level.made += times * (level.made - before);
@@ -86,12 +86,12 @@ impl Pools {
     }
 }
 
-/// Whether a refill has the first flow (bit 1), and the others (bit 0).
+/// Whether a refill has the first flow (bit 1) and whether it has the other flows (bit 0).
 pub(super) fn waiting(wire: &Wire) -> u64 {
     u64::from(wire.flows[0].messages > 0) << 1 | u64::from(wire.flows[1].messages > 0)
 }
 
-/// The flows of refills for which [`waiting`] gives `bits`, each a message without bytes.
+/// The flows of a refill for which [`waiting`] gives `bits`. Each flow is one message without bytes.
 pub(super) fn flows(bits: u64) -> Wire {
     let run = |bit: u64| Run { bytes: 0, messages: bits >> bit & 1 };
     Wire { flows: [run(1), run(0), run(0), run(0)] }

@@ -8,12 +8,12 @@
 use super::*;
 use crate::ntt::backend::{LANES, TILES, exact_terms, transform_tiles};
 
-/// Terms whose halves are in memory at a time, 24 KiB of them.
+/// Terms whose halves are in memory at a time. The halves take 24 KiB.
 const CHUNK: usize = 128;
 /// Unit of what is carried out of accumulators of wide moduli.
 const CARRY: f64 = (1u64 << 26) as f64;
 
-/// The halves of a vector of coefficients.
+/// The halves of one vector of coefficients.
 #[repr(align(64))]
 struct Scratch([[[f64; LANES]; CHUNK]; PARTS]);
 
@@ -39,7 +39,7 @@ fn store_doubles(to: &mut [f64], x: __m256d) {
     unsafe { _mm256_storeu_pd(to.as_mut_ptr(), x) }
 }
 
-/// Accumulators after some terms, and the sums that were carried out of them.
+/// Accumulators after some terms, and the sums of what was carried out of the accumulators.
 type Totals<const T: usize> = [Sums<T>; 2];
 
 /// One of the three real products, of part P: eight coefficients by the tiles from FIRST on, U terms at a time for as

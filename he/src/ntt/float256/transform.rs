@@ -28,31 +28,32 @@ fn passes(n: usize) -> &'static [u32] {
 
 /// The last operation of a pass on its results.
 enum End {
-    /// Nothing.
+    /// Results stay as they are.
     Keep,
-    /// The first, which inverse layers only add up, is centred.
+    /// The first result, which inverse layers only add up, is centred.
     CentreFirst,
-    /// Centred: factors.
+    /// Results are centred, which makes them factors.
     Centre,
-    /// As residues of a narrow modulus.
+    /// Results become residues of a narrow modulus.
     Floor,
-    /// As residues of a wide modulus.
+    /// Results become residues of a wide modulus.
     Reduce,
-    /// Times the inverse of N, as residues.
+    /// Results are multiplied by the inverse of N and become residues.
     Scale,
 }
 
-/// The forms of numbers that a pass loads and stores: doubles as they are, unless stated.
+/// The forms of numbers that a pass loads and stores: unchanged doubles, unless the constants say otherwise.
 trait Pass {
-    /// Loads words below p.
+    /// Whether the pass loads words below p.
     const WORDS: bool = false;
-    /// Centres what it loads.
+    /// Whether the pass centres what it loads.
     const CENTRED: bool = false;
     const END: End = End::Keep;
 }
 
-/// The passes of narrow moduli and of wide ones. Forward they are, in order: the first one on words; those between;
-/// the first one of blocks; the last, to residues. Inverse: the first one, on words; those between; the last.
+/// The passes for narrow and for wide moduli. In forward order these are: the first pass, on words; passes between;
+/// the first pass of blocks; the last pass, to residues. In inverse order: the first pass, on words; passes between;
+/// the last.
 macro_rules! kinds {
     ($($name:ident { $($constant:ident = $value:expr),* })*) => {$(
         struct $name;
@@ -86,7 +87,7 @@ fn take<P: Pass>(prime: Prime, mut x: __m256d) -> __m256d {
     if P::CENTRED { centre(prime, x) } else { x }
 }
 
-/// Products of two values by roots of their own, written in turn.
+/// Products of two values, each by its own root. The instructions of both are interleaved.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn multiply2(prime: Prime, v: [__m256d; 2], w: Root, x: Root) -> [__m256d; 2] {
@@ -159,7 +160,7 @@ macro_rules! each {
     }};
 }
 
-/// The results of a pass as it leaves them.
+/// The results of a pass in the form in which it leaves them.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn leave<P: Pass, const V: usize>(prime: Prime, mut v: [__m256d; V], scale: Root) -> [__m256d; V] {
@@ -216,7 +217,7 @@ impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
         }
     }
 
-    /// A pass of so many layers over the group at index `at`.
+    /// A pass of `layers` layers over the group at index `at`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn pass<P: Pass>(&self, group: &mut [u64], at: usize, layers: u32) {
@@ -275,8 +276,8 @@ impl Forward<'_> {
         self.lanes::<E>(data, at);
     }
 
-    /// The layers from that of `start` groups on: F is the first pass, B the first of blocks, E the last. The length
-    /// of `data` names the subring.
+    /// The layers from the one with `start` groups on: F is the first pass, B the first pass of blocks, E the last
+    /// pass. The length of `data` is the degree of the subring.
     #[target_feature(enable = "avx2,fma")]
     fn run<F: Pass, B: Pass, E: Pass>(&self, data: &mut [u64], start: usize) {
         let n = data.len();
@@ -292,7 +293,7 @@ impl Forward<'_> {
             first &= at < start;
             at <<= layers;
         }
-        // The last pass and the blocks within it while they are near.
+        // The last pass and its blocks are taken group by group, while the group is in a cache.
         for (i, group) in data.chunks_exact_mut(n / at).enumerate() {
             match (at >= start, first) {
                 (true, true) => self.pass::<F>(group, at + i, last),
@@ -305,7 +306,7 @@ impl Forward<'_> {
 }
 
 impl Inverse<'_> {
-    /// All layers: F is the first pass, M those between, L the last.
+    /// All layers: F is the first pass, M the passes between, L the last pass.
     #[target_feature(enable = "avx2,fma")]
     fn run<F: Pass, M: Pass, L: Pass>(&self, data: &mut [u64]) {
         let n = data.len();
@@ -370,7 +371,8 @@ impl Float256Ntt {
         }
     }
 
-    /// The coefficients given, centred, after the layers that only copy; the number of groups of the next one.
+    /// Writes the given coefficients, centred, as the layers that only copy leave them. Returns the number of groups
+    /// of the next layer.
     #[target_feature(enable = "avx2,fma")]
     fn spread(&self, out: &mut [u64], signed: &[i64]) -> usize {
         let (n, prime) = (out.len(), self.prime());

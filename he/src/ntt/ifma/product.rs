@@ -4,8 +4,9 @@
 use super::*;
 use crate::ntt::backend::TILES;
 
-/// Terms between reductions: 16 KiB of weights, which every vector of coefficients reads again, and as much of
-/// coefficients stay in the first cache. Below [`DOT_BLOCK`], so sums are bounded as those of a dot product are.
+/// Terms between reductions: 16 KiB of weights, which every vector of coefficients reads again, and 16 KiB of
+/// coefficients stay in the first-level cache. The number is below [`DOT_BLOCK`], so sums are bounded as those of a
+/// dot product are.
 const NEAR: usize = 256;
 
 impl IfmaNtt {

@@ -8,8 +8,8 @@ use super::driver;
 use super::lanes::Wide;
 use crate::Block;
 
-/// Vectors of one block for instructions `$features`. Where the macro is used, `xor_where`, `cut` and `sigma` are
-/// those of [`Wide`] in these instructions.
+/// Vectors of one block for the instructions `$features`. The module that uses the macro must have functions
+/// `xor_where`, `cut` and `sigma`, which are the methods of [`Wide`] in these instructions.
 macro_rules! one_block {
     ($features:literal) => {
         /// One block. A value proves the features.
@@ -97,5 +97,5 @@ fn sigma(x: __m128i) -> __m128i {
 }
 
 // Sixteen counters at once would not leave a register for the key. Ten blocks of indices keep the cipher busy and
-// leave the rest of the window to the loads of the outputs before.
+// leave the rest of the window to the loads for the previous outputs.
 driver::kernels!(One, "aes,pclmulqdq,avx2", counters: 8, group: 8, drawn: 10, rows: [8, 8]);

@@ -34,7 +34,7 @@ fn sigma(x: __m128i) -> __m128i {
 }
 
 // Sixteen counters at once would not leave a register for the key. Ten blocks of indices keep the cipher busy and
-// leave the rest of the window to the loads of the outputs before.
+// leave the rest of the window to the loads for the previous outputs.
 driver::kernels!(
     One, "aes,pclmulqdq,avx512f,avx512bw,avx512dq,avx512vl", counters: 8, group: 8, drawn: 10, rows: [8, 8]
 );

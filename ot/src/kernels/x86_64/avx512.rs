@@ -99,7 +99,7 @@ pub(super) fn add_at(nodes: &mut [Block], at: u64, by: Block) {
     }
 }
 
-/// Adds the entries of `table` whose indices `stream` spells to `out`.
+/// Adds to `out` the entries of `table` whose indices `stream` holds.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 pub(super) fn add_code_word(table: &[Block; TABLE], stream: &[u8; INDEX_BYTES], out: &mut Block) {

@@ -3,8 +3,8 @@
 //! A round of AES takes some 4 cycles and one or two can begin in each, so every loop keeps several vectors in
 //! flight: eight, then two, then one, of which the last may be filled in part. [`Wide`] brings the vectors.
 //!
-//! Functions here are compiled into those of [`kernels`], which enable the instructions. So all of them are always
-//! inlined, and none touches a vector but by methods of [`Wide`].
+//! Functions here are compiled into the functions of [`kernels`], which enable the instructions. So all of them are
+//! always inlined, and none touches a vector but by methods of [`Wide`].
 
 use super::super::field;
 use super::super::transpose::TILES;
@@ -54,7 +54,7 @@ pub(super) fn davies_meyer<W: Wide>(w: W, pi: &Key, blocks: &mut [Block]) {
     }
 }
 
-/// The whole runs of N vectors; returns the rest.
+/// Processes whole runs of N vectors. Returns the rest.
 #[inline(always)]
 fn davies_meyer_run<'a, W: Wide, const N: usize>(w: W, pi: &Key, blocks: &'a mut [Block]) -> &'a mut [Block] {
     let whole = blocks.len() - blocks.len() % (N * W::BLOCKS);
@@ -101,7 +101,7 @@ fn feed_forward_all<W: Wide>(
     }
 }
 
-/// The whole runs of N vectors; returns the rest.
+/// Processes whole runs of N vectors. Returns the rest.
 #[inline(always)]
 fn feed_forward_run<'a, W: Wide, const N: usize>(
     w: W,
@@ -140,7 +140,7 @@ pub(super) fn double<W: Wide>(w: W, pi: &Key, mask: Block, nodes: &mut [Block]) 
     w.sum(sum)
 }
 
-/// The whole runs of N vectors; returns the rest, and adds the left children to `sum`.
+/// Processes whole runs of N vectors and adds the left children to `sum`. Returns the rest.
 #[inline(always)]
 fn double_run<'a, W: Wide, const N: usize>(
     w: W,
@@ -192,7 +192,7 @@ pub(super) fn combine<W: Wide>(w: W, coefficients: &[Block], data: &[Block], sum
     }
 }
 
-/// The sum of `coefficients[i] data[i]` and, if `ODD`, that of the coefficients at odd data.
+/// The sum of `coefficients[i] data[i]` and, if `ODD`, the sum of the coefficients whose data are odd.
 #[inline(always)]
 pub(super) fn combine_some<W: Wide, const ODD: bool>(w: W, coefficients: &[Block], data: &[Block]) -> [Block; 2] {
     let (mut total, mut odd) = ([w.zero(); 3], w.zero());

@@ -5,23 +5,23 @@ use crate::Block;
 
 /// A vector of whole blocks. A value proves that the processor has the instructions of the type.
 pub(super) trait Wide: Copy {
-    /// The vector.
+    /// The type of the vector.
     type Vector: Copy;
 
-    /// Blocks of a vector.
+    /// Number of blocks of a vector.
     const BLOCKS: usize;
 
     /// Zeros.
     fn zero(self) -> Self::Vector;
     /// One block in all places.
     fn splat(self, block: &Block) -> Self::Vector;
-    /// As many blocks as a vector has. Panics if there are others.
+    /// Loads as many blocks as a vector has. Panics if `from` has another number.
     fn load(self, from: &[Block]) -> Self::Vector;
     /// The reverse of [`Self::load`].
     fn store(self, to: &mut [Block], x: Self::Vector);
-    /// Up to that many blocks, and zeros. Panics if there are more.
+    /// Loads up to as many blocks as a vector has, and zeros in the other places. Panics if `from` has more.
     fn load_some(self, from: &[Block]) -> Self::Vector;
-    /// The first blocks of a vector. Panics if there is room for more than it has.
+    /// Stores the first blocks of a vector, as many as `to` has. Panics if `to` has more blocks than a vector.
     fn store_some(self, to: &mut [Block], x: Self::Vector);
     /// The blocks `(first + i, high)` for place i, low word first.
     fn count(self, first: u64, high: u64) -> Self::Vector;

@@ -79,7 +79,7 @@ pub(super) fn expand<W: Wide>(
     }
 }
 
-/// The whole runs of N vectors of a level; returns the rest.
+/// Processes whole runs of N vectors of a level. Returns the rest.
 #[inline(always)]
 fn level<'a, W: Wide, const N: usize>(
     w: W,
@@ -113,7 +113,7 @@ fn leaves<W: Wide>(
     leaves_run::<W, 2>(w, pi, nodes, out, correct);
 }
 
-/// The whole runs of N vectors; returns the rest.
+/// Processes whole runs of N vectors. Returns the rest.
 #[inline(always)]
 fn leaves_run<'a, W: Wide, const N: usize>(
     w: W,
@@ -148,7 +148,8 @@ pub(super) fn grow_rows<W: Wide, const S: usize>(
     let mut first = [Block::ZERO; GROUP];
     first[..row].copy_from_slice(&nodes[..row]);
     sums.fill(Block::ZERO);
-    // From the end: children take no place of a parent to come. The first row is its own child's place.
+    // From the end, so that children take no place of a parent that is still needed. Only the first row is in the
+    // place of its own child.
     for parent in (0..size).rev() {
         let (before, children) = nodes.split_at_mut(2 * parent * row);
         let parents = if parent == 0 { &first[..row] } else { &before[parent * row..][..row] };
@@ -258,19 +259,19 @@ pub(super) fn bit_sums<W: Wide>(
     [first, first ^ all]
 }
 
-/// Sums of pads, and of the nodes, whose lowest bit tells how many control bits were set.
+/// Sums of pads, and of nodes. The lowest bit of a sum of nodes tells whether the number of set control bits is odd.
 struct BitSums<V> {
     tweak: V,
     split: usize,
-    /// Leaves that were added.
+    /// Number of leaves that were added.
     at: usize,
-    /// Of those before `split`.
+    /// The sums over the leaves before `split`.
     first: [V; 2],
     all: [V; 2],
 }
 
 impl<V: Copy> BitSums<V> {
-    /// Adds the whole runs of N vectors; returns the rest.
+    /// Adds whole runs of N vectors. Returns the rest.
     #[inline(always)]
     fn add<'a, W: Wide<Vector = V>, const N: usize>(&mut self, w: W, pi: &Key, nodes: &'a [Block]) -> &'a [Block] {
         let (runs, rest) = nodes.split_at(nodes.len() - nodes.len() % (N * W::BLOCKS));

@@ -90,7 +90,7 @@ fn load_some(blocks: &[Block]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi64(words(blocks.len()), blocks.as_ptr().cast()) }
 }
 
-/// The first blocks of `value`, as many as there is room for, at most four.
+/// Stores the first blocks of `value`, as many as `blocks` has room for, at most four.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store_some(blocks: &mut [Block], value: __m512i) {
@@ -131,8 +131,8 @@ fn sigma(x: __m512i) -> __m512i {
     _mm512_ternarylogic_epi64::<0x78>(_mm512_shuffle_epi32::<0b01_00_11_10>(x), x, high)
 }
 
-// All counters of a leaf are four vectors; those of the next leaf, which does not depend on this one, are in flight
-// with them.
+// All counters of a leaf are four vectors. The counters of the next leaf, which does not depend on this one, are in
+// flight at the same time.
 driver::kernels!(
     Four, "aes,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl", counters: 4, group: 16, drawn: 5, rows: [8, 2]
 );
