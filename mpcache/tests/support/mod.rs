@@ -12,7 +12,7 @@ use waggle_mpcache::{Expected, HeadShape, KvCache, Layers, PolicySpec, ScoreSour
 use waggle_net::{Channel, Entry, Link, Phase, Role, Traffic, memory_pair};
 use waggle_protocols::audit::Audit;
 use waggle_protocols::{Options, Secure};
-use waggle_testing::{largest_difference, share_of, to_fixed, to_real};
+use waggle_testing::{largest_difference, open, share_of, to_fixed, to_real};
 
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
@@ -248,7 +248,7 @@ impl Shared {
         });
         assert_eq!(ledger, other, "{context}: ledgers");
         let outputs: Vec<_> =
-            client.iter().zip(&server).map(|(client, server)| to_real(&(client + server))).collect();
+            client.into_iter().zip(server).map(|(client, server)| to_real(&open(&[client, server]))).collect();
         assert_eq!(outputs.len(), fixed.len(), "{context}");
         for (i, (output, fixed)) in outputs.iter().zip(fixed).enumerate() {
             let off = largest_difference(output, &to_real(fixed));
