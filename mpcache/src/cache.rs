@@ -97,7 +97,8 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// A copy of the cache of a plan, so that several continuations can be planned.
+    /// A copy of the cache of a plan, so that several continuations can be planned. `None` if the cache holds masks,
+    /// or if the policy has no copy ([`Policy::fork`]).
     pub fn fork(&self) -> Option<Self> {
         let stores = self.stores.iter().map(Store::fork).collect::<Option<_>>()?;
         let (attention, shared, expected) = (self.attention.clone(), self.shared.clone(), self.expected.clone());
@@ -312,8 +313,7 @@ impl<E: Engine> KvCache<E> {
     }
 }
 
-/// Turns rows that stand text by text, (texts * tokens, width), into rows with the texts side by side, (tokens, texts
-/// * width).
+/// The rows of several texts, side by side: (texts * tokens, width) text by text -> (tokens, texts * width).
 fn beside<T: Tensor>(x: &T, texts: usize) -> T {
     if texts == 1 {
         return x.clone();

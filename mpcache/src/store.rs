@@ -132,7 +132,7 @@ impl<E: Engine> Store<E> {
         hidden.iter_mut().zip(tokens).for_each(|(hidden, tokens)| hidden.push(tokens));
     }
 
-    /// Whether some tokens may be hidden.
+    /// Whether some tokens, and so their scores, may be hidden.
     pub(crate) fn may_hide(&self) -> bool {
         self.hidden.is_some()
     }

@@ -257,8 +257,8 @@ fn the_same_tokens_as_an_independent_reading() {
         });
         vote(seen, kv, head, keep, 4, 1);
     };
-    // Two layers of a pyramid with a mean of 12 tokens, of which the window takes 2. Above the window, layer 0 has 10
-    // + 5 tokens, or what the prompt has, and layer 1 has the rest of 20 tokens.
+    // Two layers of a pyramid with a mean of 12 tokens, of which the window takes 2. Above the window, layer 0 has 15
+    // tokens, or what the prompt has, and layer 1 has the rest of 20.
     let pyramid = |seen: &Seen, kv, head: &mut Head| {
         let first = seen.prompt.saturating_sub(2).clamp(10, 15);
         let tokens = 2 + if seen.layer == 0 { first } else { 20 - first };

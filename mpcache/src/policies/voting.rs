@@ -1,8 +1,8 @@
 //! `mpcache-2pc`, `snapkv`, `pyramid` and `squeeze`: the latest queries vote on the tokens before them.
 //!
-//! **`mpcache-2pc`** is the policy that pays off between two parties. Algorithm 3 of MPCache (Zeng et al., NeurIPS
-//! 2025) begins with such a vote, without smoothing. This policy takes only this first step, and keeps fewer tokens
-//! by it. The second step, a hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two
+//! **`mpcache-2pc`** is the policy that pays off between two parties. MPCache (Zeng et al., NeurIPS 2025) begins its
+//! algorithm 3 with such a vote, without smoothing. This policy takes only this first step, and keeps fewer tokens by
+//! it. The second step, a hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two
 //! parties than the full cache does (`bench/results/pruning.md`).
 //!
 //! **Source of the others.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once.
