@@ -19,7 +19,7 @@ struct Case {
     score: fn(&[f64], &[Vec<f64>]) -> f64,
 }
 
-/// Largest and smallest key of a cluster in channel c.
+/// The largest and the smallest entry in channel c of the keys of a cluster.
 fn ends(keys: &[Vec<f64>], c: usize) -> (f64, f64) {
     keys.iter().map(|k| k[c]).fold((f64::MIN, f64::MAX), |(high, low), x| (high.max(x), low.min(x)))
 }

@@ -17,10 +17,10 @@ impl ModelSpec {
     /// nothing is secret except tables. It is the smaller of two counts, where d = [`ModelSpec::hidden`]:
     ///
     /// - *A client that deviates* adds a vector of its choice to its share of the input of a matrix. The vector is so
-    ///   large that the residual stream behind the matrix is one of its rows. Once the head is known, the logits of a
-    ///   position show d numbers of the row. They show a whole row of the head. A matrix takes inputs * ceil(outputs
-    ///   / d) positions, and the head takes one for each of its inputs. Tables are not counted, because no other
-    ///   weight depends on knowing them.
+    ///   large that the residual stream behind the matrix is a row of the matrix. Once the head is known, the logits
+    ///   of a position show d numbers of this row. Of the head, they show a whole row. A matrix takes inputs *
+    ///   ceil(outputs / d) positions, and the head takes one for each of its inputs. Tables are not counted, because
+    ///   no other weight depends on knowing them.
     /// - *A client that has the public parts* need not deviate. The logits of a position tell the last hidden state,
     ///   which gives d equations in the weights that the client does not have. The number of positions is that of
     ///   these weights, divided by d. The weights of an adapter are the entries of A and B.

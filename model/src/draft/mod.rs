@@ -29,7 +29,7 @@ use crate::Error;
 /// The most tokens that are guessed for a pass.
 pub const MAX_DRAFTED: usize = 64;
 
-/// The units in which [`Drafts::rate`] is stored, in one token.
+/// The stored rate is [`Drafts::rate`] times this number.
 const THOUSAND: u32 = 1000;
 
 /// The number of tokens that a pass is expected to keep, by default. It is less than what looking up keeps on most

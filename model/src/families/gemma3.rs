@@ -17,7 +17,7 @@ use crate::style::{Positions, QkNorm, Style};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Hugging Face's")]
 pub struct Gemma3Config {
-    /// Its rotary embedding is that of layers that see all tokens.
+    /// The common keys. The rotary embedding is that of layers that see all tokens.
     #[serde(flatten)]
     pub common: Common,
     /// The rotary embedding of layers with a window.

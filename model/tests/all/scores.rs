@@ -127,13 +127,13 @@ fn states_of_the_residual_stream() {
             // Columns cannot be fitted to such models, see `ModelSpec::check_shared`.
             return;
         }
-        // The embedding, a second one with positions, and two for each layer.
+        // The states are the embedding, perhaps its sum with positions, and two for each layer.
         let before = residual.len() - 2 * spec.layers();
         assert!((1..=2).contains(&before), "{name}: {before}");
         for state in &residual {
             assert_eq!(state.dim(), (PROMPT, spec.hidden()), "{name}");
         }
-        // The head reads the last of them, normalised.
+        // The head of the model reads the last state, normalised.
         let last = last.unwrap().into_dimensionality::<ndarray::Ix2>().unwrap();
         for (state, normed) in residual.last().unwrap().rows().into_iter().zip(last.rows()) {
             let cosine = state.dot(&normed) / (state.dot(&state) * normed.dot(&normed)).sqrt();

@@ -24,8 +24,8 @@
 //! one does not.
 //!
 //! **Public.** Which heads stream, and all lengths. The pattern of `duo` and `razor` comes from the model, so it
-//! reveals a bit about the weights for each head. The server publishes it when it agrees to the policy. **Revealed.**
-//! Nothing else: no choice depends on the text.
+//! tells something about the weights: one bit for each head. The server publishes it when it agrees to the policy.
+//! **Revealed.** Nothing else: no choice depends on the text.
 
 use waggle_engine::{Error, Select, Tensor};
 
