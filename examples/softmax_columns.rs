@@ -1,7 +1,8 @@
-//! How far the largest score of a softmax lies above the scores of a few columns that are fixed beforehand.
+//! Measures how far the largest score in a row of a softmax lies above the scores of a few columns that are fixed
+//! beforehand.
 //!
-//! If it were never far, a softmax could subtract the largest score of those columns, and nobody would have to find
-//! the maximum of the row. The program is `waggle` with a policy that looks at the rows.
+//! If it never lay far above them, a softmax could subtract the largest score of these columns, and the maximum of
+//! the row would not be needed. The program is `waggle` with a policy that looks at the rows.
 //!
 //! ```text
 //! cargo run --release --example softmax_columns -- \
@@ -14,22 +15,22 @@ use std::sync::{Mutex, PoisonError};
 use waggle_engine::{Error, Select, Tensor};
 use waggle_mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention};
 
-/// Sets of columns: so many of the first that a row sees, and so many of the last.
+/// Sets of columns. Each has a number of the first columns that a row sees, and a number of the last.
 const SETS: [[usize; 2]; 5] = [[1, 0], [0, 1], [1, 1], [1, 2], [4, 8]];
 
-/// Rows with a larger distance are counted.
+/// The distances for which the rows beyond them are counted.
 const BEYOND: [f32; 3] = [4.0, 8.0, 12.0];
 
-/// Shorter rows are left out.
+/// The length of the shortest rows that are counted.
 const SHORTEST: usize = 16;
 
-/// The rows of a set beyond each distance, and the largest distance.
+/// For a set of columns, the number of rows beyond each distance, and the largest distance.
 type Far = ([u64; BEYOND.len()], f32);
 
-/// All rows, and those of each set.
+/// The number of all rows, and the counts of each set.
 static SEEN: Mutex<(u64, [Far; SETS.len()])> = Mutex::new((0, [([0; BEYOND.len()], 0.0); SETS.len()]));
 
-/// The policy. It looks at this share of the rows of a call, the first ones.
+/// The policy. It looks at the first rows of each call, in this share.
 #[derive(Clone, Copy)]
 struct Columns(f64);
 
@@ -70,7 +71,7 @@ impl<E: Select> Policy<E> for Columns {
             *count += 1;
             let most = |p: &[f32]| p.iter().fold(0.0, |most: f32, p| most.max(*p));
             for ([first, last], (beyond, largest)) in SETS.into_iter().zip(&mut *seen) {
-                // Probabilities are e^x but for a common factor.
+                // Probabilities are e^x up to a common factor.
                 let fixed = most(&p[..first]).max(most(&p[p.len() - last..]));
                 let distance = (most(p) / fixed).ln();
                 beyond.iter_mut().zip(BEYOND).for_each(|(rows, bound)| *rows += u64::from(distance > bound));

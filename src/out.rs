@@ -29,7 +29,7 @@ pub(super) fn error_width() -> Option<usize> {
 
 #[cfg(unix)]
 fn columns(stream: &impl std::os::fd::AsFd) -> Option<usize> {
-    let size = rustix::termios::tcgereferencesize(stream).ok()?;
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 

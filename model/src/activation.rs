@@ -1,8 +1,8 @@
-//! Entrywise non-linearities, those of this crate and those of others.
+//! Entrywise non-linearities, of this crate and of other crates.
 //!
-//! A function of another crate is written once over [`Engine`], as a composition of its operations. Nothing generic
-//! can stand behind a pointer, so registering ([`Functions`]) fixes one instance for every
-//! engine, and a model looks up that of its own.
+//! A function of another crate is written once over [`Engine`], as a composition of its operations. A generic
+//! function cannot be stored behind a pointer, so registering it ([`Functions`]) fixes one instance for every engine.
+//! A model looks up the instance of its own engine.
 
 use std::any::Any;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use waggle_engine::{Engine, Float};
 
-/// Entrywise non-linearity of the MLP. As a text it has a name of its own, which parties send each other.
+/// Entrywise non-linearity of the MLP. Its text is a name that parties send each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum Activation {
@@ -25,11 +25,11 @@ pub enum Activation {
     Silu,
     /// `relu`.
     Relu,
-    /// One of another crate, see [`Functions`].
+    /// A function of another crate, see [`Functions`].
     Registered(RegisteredActivation),
 }
 
-/// The names that parties send, and those of `config.json`.
+/// The names that parties send, and then the names that `config.json` uses.
 const BUILT_IN: &[(Activation, &str, &[&str])] = &[
     (Activation::GeluTanh, "gelu_tanh", &["gelu_new", "gelu_pytorch_tanh"]),
     (Activation::GeluErf, "gelu_erf", &["gelu"]),
@@ -100,11 +100,11 @@ pub trait ActivationFunction: 'static {
     /// The function in the clear, which [`Float`] computes.
     fn exact(x: f32) -> f32;
 
-    /// The function over an engine: entries of `x`, of any shape, give entries of the same shape.
+    /// The function over an engine. `x` may have any shape, and the result has the same.
     ///
-    /// The function is a composition of the engine's operations, and reveals what they reveal: nothing, unless it
-    /// selects. Inputs are below 2^10 in magnitude, and so must be what every operation is given. Errors of the
-    /// operations add up: the tests of `engine` and `protocols` name those of each.
+    /// The function is a composition of the engine's operations and reveals what these reveal, which is nothing
+    /// unless it selects. Entries of `x` are below 2^10 in magnitude, and so must be the inputs of every operation.
+    /// The errors of the operations add up. The tests of `engine` and `protocols` name the error of each operation.
     fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error>;
 }
 
@@ -120,14 +120,14 @@ struct Entry {
 
 type Apply<E> = fn(&mut E, &<E as Engine>::Tensor) -> Result<<E as Engine>::Tensor, waggle_engine::Error>;
 
-/// All functions of other crates. What is registered stays for as long as the process.
+/// All functions of other crates. A registered function stays until the process ends.
 static ENTRIES: RwLock<Vec<RegisteredActivation>> = RwLock::new(Vec::new());
 
 fn registered() -> Vec<RegisteredActivation> {
     ENTRIES.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Functions are told apart by name.
+/// Functions are equal if their names are.
 impl PartialEq for RegisteredActivation {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()
@@ -143,7 +143,7 @@ impl fmt::Debug for RegisteredActivation {
 }
 
 impl RegisteredActivation {
-    /// The name that `config.json` uses for it.
+    /// The name that `config.json` uses for the function.
     pub fn name(self) -> &'static str {
         self.0.name
     }
@@ -152,7 +152,7 @@ impl RegisteredActivation {
         registered().into_iter().find(|function| function.name() == name)
     }
 
-    /// Puts `x` through the function.
+    /// Applies the function to `x`.
     pub(crate) fn apply<E: Engine>(self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error> {
         match self.0.functions.iter().find_map(|function| function.downcast_ref::<Apply<E>>()) {
             Some(apply) => engine.scope(self.name(), |engine| apply(engine, x)),
@@ -164,7 +164,7 @@ impl RegisteredActivation {
     }
 }
 
-/// A function and the engines on which it runs, on its way into the registry.
+/// A function and the engines on which it runs, before it is registered.
 pub struct Functions(Vec<Box<dyn Any + Send + Sync>>);
 
 impl Functions {
@@ -181,7 +181,7 @@ impl Functions {
         self
     }
 
-    /// Makes `A` known by its name.
+    /// Registers `A` under its name.
     pub fn register<A: ActivationFunction>(self) -> Result<(), TakenActivation> {
         let name = A::NAME;
         let built_in = BUILT_IN.iter().any(|(_, sent, names)| *sent == name || names.contains(&name));

@@ -1,18 +1,18 @@
 //! Adapters of low rank (LoRA, Hu et al., arXiv 2106.09685) as PEFT publishes them.
 //!
-//! A directory holds `adapter_config.json` and `adapter_model.safetensors`. The latter has for every matrix W that is
-//! adapted, by the name of its module, `base_model.model.MODULE.lora_A.weight` of shape (r, inputs) and
-//! `….lora_B.weight` of shape (outputs, r): the layer computes x (W + s A B) for A and B transposed, and s is
-//! `lora_alpha` / r, or `lora_alpha` / sqrt(r) with `use_rslora`. The rank of a matrix is that of its tensors, which
-//! is what `r` and `rank_pattern` made it.
+//! A directory holds `adapter_config.json` and `adapter_model.safetensors`. The latter has two tensors for every
+//! adapted matrix W, named after its module: `base_model.model.MODULE.lora_A.weight` of shape (r, inputs) and
+//! `….lora_B.weight` of shape (outputs, r). The layer computes x (W + s A B) for A and B transposed, where s is
+//! `lora_alpha` / r, or `lora_alpha` / sqrt(r) with `use_rslora`. The rank r is read from the shapes of the two
+//! tensors, so that `r` and `rank_pattern` are not needed.
 //!
-//! Two thin products compute it: z = x A, rounded to an activation, and then z (s B), which is added to x W before
-//! that is rounded. A layer without an adapter has zeros in place of one, so both parties know no more than the
-//! largest rank of every kind of matrix.
+//! Two thin products compute the addition: z = x A, rounded to an activation, and then z (s B), which is added to x W
+//! before the sum is rounded. A layer without an adapter has zeros in place of one, so the client learns no more than
+//! the largest rank of every kind of matrix.
 //!
 //! # Error
 //! W, A and s B are rounded to fixed point as every weight is, and z to the 18 fractional bits of activations. So
-//! output j differs from that of f32 by at most
+//! output j differs from the output in f32 by at most the sum of
 //!
 //! ```text
 //! what x W has of its own
@@ -42,12 +42,12 @@ use crate::{Checkpoint, CheckpointError, ConfigError, Error, ModelSpec, hints};
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// The beginning of every tensor's name.
+/// The beginning of the name of every tensor.
 const PREFIX: &str = "base_model.model.";
 /// The ends of the names of A and B.
 const ENDS: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
 
-/// Keys that change nothing about what is computed from the tensors.
+/// Keys that do not change what is computed from the tensors.
 const IGNORED: [&str; 20] = [
     "auto_mapping",
     "base_model_name_or_path",
@@ -75,12 +75,12 @@ const IGNORED: [&str; 20] = [
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AdapterError {
-    /// A setting that would change what is computed.
+    /// A setting that would change what is computed in a way that is not supported.
     #[error("{CONFIG}: `{key}` = {value} is not supported ({why})")]
     Unsupported {
         /// The key.
         key: String,
-        /// Its value.
+        /// The value of the key.
         value: String,
         /// What is supported.
         why: &'static str,
@@ -90,45 +90,45 @@ pub enum AdapterError {
     NoWeights {
         /// The directory.
         dir: PathBuf,
-        /// Advice on the files that it holds, or nothing.
+        /// Advice on the files that the directory holds, or nothing.
         hint: &'static str,
     },
     /// A tensor that adapts no matrix of a layer.
     #[error("{WEIGHTS}: `{tensor}` is no factor of a matrix in the model's layers, which alone may have adapters")]
     Unread {
-        /// Its name.
+        /// The name of the tensor.
         tensor: String,
     },
-    /// A file without adapters.
+    /// The file holds no adapter.
     #[error("{WEIGHTS} holds no adapter")]
     Empty,
 }
 
-/// What is added to the matrices of a model's layers.
+/// An adapter: products of thin matrices that are added to the matrices of a model's layers.
 pub(crate) struct Adapter {
     file: Checkpoint,
-    /// By the name of a matrix in a layer, the largest rank.
+    /// By the name of a matrix in a layer, the largest rank that it has in any layer.
     ranks: BTreeMap<String, usize>,
-    /// By layer and name of a matrix: the names of A and B, and the factor of their product.
+    /// By layer and name of a matrix: the names of the tensors A and B, and the factor s of their product.
     factors: BTreeMap<(usize, String), ([String; 2], f32)>,
 }
 
-/// The factor of the product of two thin matrices.
+/// The factor s of the product of two thin matrices.
 struct Scale {
     alpha: f64,
-    /// By the end of a module's name: the first that fits counts.
+    /// The values of `alpha_pattern`, by the end of a module's name. The first that fits counts.
     patterns: Vec<(String, f64)>,
     root: bool,
 }
 
-/// The part of the configuration in which the order of keys counts.
+/// The keys of the configuration whose values depend on the order of their entries.
 #[derive(Deserialize)]
 struct Patterns {
     alpha_pattern: InOrder,
 }
 
-/// Numbers by name in the order of the file. As in Python, a name that is there twice has its first place and its
-/// last number.
+/// Numbers by name, in the order of the file. As in Python, a name that occurs twice has its first place and its last
+/// number.
 struct InOrder(Vec<(String, f64)>);
 
 impl<'de> Deserialize<'de> for InOrder {
@@ -207,7 +207,7 @@ fn scale(text: &[u8], keys: &Keys, conv1d: bool) -> Result<Scale, Error> {
                     _ => return refused(key, value, "numbers by the ends of modules' names"),
                 }
             }
-            // Ranks are those of the tensors.
+            // Ranks are read from the tensors.
             "peft_type" | "bias" | "rank_pattern" => {}
             known if IGNORED.contains(&known) => {}
             _ if nothing => {}
@@ -247,7 +247,7 @@ impl Adapter {
             let unread = || AdapterError::Unread { tensor: tensor.clone() };
             let module = tensor.strip_prefix(PREFIX).ok_or_else(unread)?;
             if let Some(module) = module.strip_suffix(ENDS[1]) {
-                // It comes with its A.
+                // A tensor B must come with its A.
                 file.numbers(&format!("{PREFIX}{module}{}", ENDS[0]))?;
                 continue;
             }
@@ -269,13 +269,14 @@ impl Adapter {
         if factors.is_empty() { Err(AdapterError::Empty.into()) } else { Ok(Adapter { file, ranks, factors }) }
     }
 
-    /// Hashes as much of it as tells it from another.
+    /// Hashes enough of the adapter to tell it from another one.
     pub(crate) fn sample(&self, hasher: &mut blake3::Hasher) {
         self.file.sample(hasher);
         take(hasher, format!("{:?}", self.factors).as_bytes());
     }
 
-    /// A (inputs, rank) and s B (rank, outputs) of `matrix` in layer `layer`, with zeros up to `rank`.
+    /// The factors A (inputs, rank) and s B (rank, outputs) of `matrix` in layer `layer`, filled up with zeros to
+    /// `rank`.
     pub(crate) fn factors(
         &self,
         layer: usize,
@@ -295,17 +296,17 @@ impl Adapter {
 }
 
 impl Checkpoint {
-    /// This checkpoint of the model `spec` with what the adapter in the directory `dir` adds to the matrices of its
-    /// layers.
+    /// This checkpoint of the model `spec`, with the adapter in the directory `dir`.
     ///
     /// # Errors
-    /// [`AdapterError`] for what is not a LoRA of such matrices, by its name; those of the files.
+    /// [`AdapterError`] for an adapter that is not a LoRA of matrices in the model's layers; the errors of reading
+    /// its files.
     pub fn with_adapter(mut self, dir: &Path, spec: &ModelSpec) -> Result<Self, Error> {
         self.adapter = Some(Box::new(Adapter::open(dir, spec)?));
         Ok(self)
     }
 
-    /// By the name of a matrix in a layer, the largest rank of what an adapter adds to it: public.
+    /// By the name of a matrix in a layer, the largest rank of its adapter in any layer. Public.
     pub fn ranks(&self) -> BTreeMap<String, usize> {
         self.adapter.as_ref().map(|adapter| adapter.ranks.clone()).unwrap_or_default()
     }
@@ -329,7 +330,7 @@ mod tests {
         let (all, one) = (r#""q_proj": 40"#, r#""layers.1.self_attn.q_proj": 1"#);
         assert_eq!(of(&format!("{all}, {one}")).unwrap(), [10.0, 10.0, 2.0]);
         assert_eq!(of(&format!("{one}, {all}")).unwrap(), [0.25, 10.0, 2.0]);
-        // The second number of a name stands in the place of the first.
+        // A name that occurs twice keeps its first place and its last number.
         assert_eq!(of(&format!(r#"{all}, {one}, "q_proj": 4"#)).unwrap(), [1.0, 1.0, 2.0]);
         for wrong in [r#""q_proj": "4""#, r#""^q_proj": 4"#] {
             assert!(of(wrong).is_err_and(|error| error.to_string().contains("alpha_pattern")), "{wrong}");

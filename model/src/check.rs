@@ -1,4 +1,4 @@
-//! A generation held against the plaintext engine.
+//! A generation compared with that of the plaintext engine.
 
 use ndarray::ArrayView1;
 use serde::{Deserialize, Serialize};
@@ -8,23 +8,25 @@ use crate::generate::{GenerateOptions, Generation, Next, NoHooks, Reveal, genera
 use crate::sampling::argmax;
 use crate::{Error, Input, Model};
 
-/// The distance of a generation from the plaintext engine's on the same text.
+/// The difference between a generation and that of the plaintext engine on the same text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// Largest difference of a logit; absent if the client did not learn logits.
     pub max_abs_logit_error: Option<f32>,
-    /// Share of the generated tokens that the plaintext engine finds most probable too, given the same text before.
+    /// Share of the generated tokens that are the most probable ones for the plaintext engine, too, given the same
+    /// text before them.
     pub token_agreement: f64,
     /// The plaintext engine's lead for its own token (its top-1 margin in logits) at the clearest disagreement;
     /// absent if there is none.
     pub largest_margin_missed: Option<f32>,
-    /// Choices of the policy that the plaintext engine made, but rounding may make otherwise
-    /// ([`Float::close_choices`]): what follows them may differ.
+    /// The number of the policy's choices in the plaintext engine that rounding may decide differently
+    /// ([`Float::close_choices`]). The text may differ after such a choice.
     #[serde(default)]
     pub close_choices: u64,
 }
 
-/// Runs the plaintext model over `prompt` and the tokens of `generation`, which came from `options`, and compares.
+/// Runs the plaintext model over `prompt` and the tokens of `generation`, which came from `options`, and compares the
+/// results.
 ///
 /// Where logits were revealed, their most probable token is compared, so that sampling does not count as an error.
 pub fn check(
@@ -34,7 +36,7 @@ pub fn check(
     generation: &Generation,
 ) -> Result<Check, Error> {
     let tokens = generation.lengths.iter().copied().max().unwrap_or(0);
-    // Where one of several texts has ended, it goes on as greedily as any.
+    // A text that has ended goes on greedily while other texts go on.
     let options = GenerateOptions { reveal: Reveal::Logits, tokens, stop_at_eos: false, ..options.clone() };
     let forced = generation.texts().map(Next::Forced).collect();
     let mut engine = Float::default();
@@ -42,12 +44,12 @@ pub fn check(
     Ok(Check { close_choices: engine.close_choices(), ..compare(&truth, generation)? })
 }
 
-/// Compares `generation` with `truth`, the plaintext engine's on the same texts, which was forced to take the same
-/// tokens, and went on where one of several texts had ended.
+/// Compares `generation` with `truth`, the generation of the plaintext engine on the same texts, which was forced to
+/// take the same tokens and went on where one of several texts had ended.
 pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Error> {
     let Some(expected) = &truth.logits else { return Err(Error::Nothing) };
     let (texts, all) = (generation.lengths.len().max(1), generation.tokens.len());
-    // Before the rows of a text's tokens there may be those of its prompt.
+    // The rows of a text's prompt may come before those of its generated tokens.
     let rows = expected.nrows() / texts;
     let prompt = rows - truth.lengths.first().copied().unwrap_or(0);
     let found = generation.logits.as_ref().filter(|logits| logits.dim() == (all + texts * prompt, expected.ncols()));
@@ -73,7 +75,7 @@ pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Err
     Ok(Check { max_abs_logit_error, token_agreement, largest_margin_missed: missed, close_choices: 0 })
 }
 
-/// Distance of the largest entry to the second largest; infinite for a single entry.
+/// The difference of the largest entry and the second largest; infinite for a single entry.
 fn margin(logits: ArrayView1<f32>) -> f32 {
     let best = argmax(logits);
     let second =

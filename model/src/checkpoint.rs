@@ -1,9 +1,9 @@
 //! Weights of a Hugging Face directory: safetensors, one file or several with an index.
 //!
-//! Only headers are kept in memory. A file is mapped, so that its numbers stay in the page cache and are read when
+//! Only headers are kept in memory. Files are mapped, so that their numbers stay in the page cache and are read when
 //! they are used. The format (<https://github.com/huggingface/safetensors>): eight bytes of header length (little
-//! endian), the header, which its own crate reads, then the data. Nothing in a file is trusted: lengths are checked
-//! here, before anything is allocated.
+//! endian), then the header, which the crate `safetensors` parses, then the data. Nothing in a file is trusted:
+//! lengths are checked here, before anything is allocated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub enum CheckpointError {
     NoWeights {
         /// The directory.
         dir: PathBuf,
-        /// Advice on the files that it holds, or nothing.
+        /// Advice on the files that the directory holds, or nothing.
         hint: &'static str,
     },
     /// A file cannot be read.
@@ -42,7 +42,7 @@ pub enum CheckpointError {
         /// The cause.
         source: std::io::Error,
     },
-    /// A header or index that is not what the format prescribes.
+    /// A header or index that violates its format.
     #[error("{file}: {what}")]
     Malformed {
         /// The file.
@@ -50,7 +50,7 @@ pub enum CheckpointError {
         /// The fault.
         what: String,
     },
-    /// A tensor that the configuration calls for is not there.
+    /// A tensor that follows from the configuration is missing.
     #[error("tensor `{tensor}` is missing{hint}")]
     Missing {
         /// Published name.
@@ -58,7 +58,7 @@ pub enum CheckpointError {
         /// Advice on the tensors that are there, or nothing.
         hint: String,
     },
-    /// A tensor of another shape than the configuration says.
+    /// A tensor has another shape than the configuration says.
     #[error("tensor `{tensor}` has shape {got:?}, the configuration says {expected:?}")]
     Shape {
         /// Published name.
@@ -75,62 +75,62 @@ pub enum CheckpointError {
     Bytes {
         /// Published name.
         tensor: String,
-        /// First byte after the header.
+        /// First byte of the tensor, counted from the end of the header.
         start: u64,
-        /// Byte after the last.
+        /// Byte after the last one of the tensor, counted from the end of the header.
         end: u64,
         /// Shape in the header.
         shape: Vec<usize>,
         /// Bytes after the header.
         available: u64,
     },
-    /// A tensor of a type that is not read, or not the one that the configuration says.
+    /// A tensor has a type that is not supported, or another type than the configuration says.
     #[error("tensor `{tensor}` has type {dtype}; {expected}")]
     Type {
         /// Published name.
         tensor: String,
-        /// Its type.
+        /// The type of the tensor.
         dtype: String,
-        /// The types that it may have.
+        /// The types that the tensor may have.
         expected: &'static str,
     },
-    /// Tensors that the architecture does not have: without them the model is not the published one.
+    /// Tensors that the architecture does not have. If they were ignored, the model would not be the published one.
     #[error(
         "the architecture of config.json has no tensor {}; the model is not computed without what {} for",
         listed(.tensors), if .tensors.len() == 1 { "it stands" } else { "they stand" }
     )]
     Unread {
-        /// Their names, sorted.
+        /// The names of the tensors, sorted.
         tensors: Vec<String>,
     },
-    /// A tensor that is not what its name says.
+    /// A tensor does not have the content that its name says.
     #[error("tensor `{tensor}` is not {what}")]
     Buffer {
         /// Published name.
         tensor: String,
-        /// The content that it must have.
+        /// The content that the tensor must have.
         what: &'static str,
     },
-    /// Two tensors that should be one.
+    /// Two tensors that should be equal are not.
     #[error("tensor `{tensor}` is there twice, in two files or under two names, and not with the same numbers")]
     Twice {
-        /// The name that both have.
+        /// The name of both tensors.
         tensor: String,
     },
-    /// No file with learned columns.
+    /// There is no file with learned columns.
     #[error("there is no {0}, which cache policies with learned scores need")]
     NoLearned(String),
-    /// Learned columns of another model.
+    /// The learned columns were fitted to another model.
     #[error("{LEARNED_FILE} was fitted to another checkpoint")]
     OtherLearned,
-    /// Learned columns whose scores may leave the range of the policies.
+    /// Learned columns may give scores beyond the range of the policies.
     #[error("{LEARNED_FILE}: tensor `{tensor}` gives scores up to {most}, beyond {limit}")]
     LargeLearned {
         /// The tensor.
         tensor: String,
-        /// The largest score of any hidden state.
+        /// The largest score that any hidden state may have.
         most: f64,
-        /// The largest that is allowed.
+        /// The largest score that is allowed.
         limit: f64,
     },
     /// A weight that is not a finite number.
@@ -146,7 +146,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// A tensor that is not there, of which nothing else is known.
+    /// The error for a missing tensor about which nothing else is known.
     pub(crate) fn missing(tensor: impl Into<String>) -> Self {
         CheckpointError::Missing { tensor: tensor.into(), hint: String::new() }
     }
@@ -155,10 +155,10 @@ impl CheckpointError {
 /// Types of weights in floating point.
 const FLOATS: &str = "F32, F16 and BF16 are supported";
 
-/// The end of the name of a tensor of scales, behind the name of the matrix.
+/// The suffix that turns the name of a matrix into that of its tensor of scales.
 pub(crate) const SCALE: &str = "_scale";
 
-/// Most names in one message.
+/// The largest number of names in one message.
 const MAX_LISTED: usize = 4;
 
 /// Names in a message: the first few.
@@ -170,7 +170,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// The name that a tensor has today: the first programs called the gain and shift of a layer norm gamma and beta.
+/// The current name of a tensor. The first programs called the gain and the shift of a layer norm gamma and beta.
 fn renamed(name: String) -> String {
     for (old, new) in [("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")] {
         if let Some(norm) = name.strip_suffix(old) {
@@ -183,31 +183,31 @@ fn renamed(name: String) -> String {
 /// The file with learned columns, in the directory of a model.
 pub const LEARNED_FILE: &str = "kvzap.safetensors";
 
-/// Where the file with learned columns is.
+/// The place of the file with learned columns.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Beside {
     /// There is none.
     #[default]
     Nothing,
-    /// Perhaps here.
+    /// At this path, if the file exists.
     File(PathBuf),
-    /// In this program.
+    /// The bytes of the file, in this program.
     Static(&'static [u8]),
 }
 
 /// Longest header that is read; the format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Bytes of a large tensor that are looked at in one place to tell it from another.
+/// The number of bytes that are hashed at each sampled place of a large tensor, to tell tensors apart.
 const SAMPLE: usize = 512;
 
 /// Tensors of one model, read on demand.
 pub struct Checkpoint {
     tensors: HashMap<String, Entry>,
     left_out: Vec<LeftOut>,
-    /// Where learned columns are.
+    /// The place of the learned columns.
     pub(crate) beside: Beside,
-    /// What is added to its matrices.
+    /// The adapter that is added to the matrices, if there is one.
     pub(crate) adapter: Option<Box<crate::adapter::Adapter>>,
 }
 
@@ -215,18 +215,18 @@ pub struct Checkpoint {
 pub(crate) struct Entry {
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
-    /// Its bytes, where it is one tensor of the file.
+    /// The bytes of the tensor, if it is stored as one tensor of the file.
     pub(crate) piece: Piece,
-    /// `None` for a type that is not known.
+    /// The numbers of the tensor; `None` for an unknown type.
     numbers: Option<Numbers>,
 }
 
-/// How a model is published, where that is not how its family's program names and stores it.
+/// How a model is published, if its names or its storage differ from those of its family's program.
 #[derive(Debug, Default)]
 pub(crate) struct Wrapping {
-    /// What the text model is a part of.
+    /// The kind of model that the text model is a part of.
     pub(crate) wrapper: Option<&'static Wrapper>,
-    /// The form of matrices in few bits.
+    /// The form of matrices that are stored in few bits.
     pub(crate) form: Option<Box<dyn Form>>,
 }
 
@@ -235,7 +235,7 @@ pub(crate) struct Wrapping {
 pub struct LeftOut {
     /// The beginning of their names.
     pub prefix: String,
-    /// Their number.
+    /// The number of these tensors.
     pub tensors: usize,
 }
 
@@ -267,7 +267,7 @@ impl Checkpoint {
         Checkpoint::published(dir, &Wrapping::default())
     }
 
-    /// [`Checkpoint::open`] of a model that is published so.
+    /// [`Checkpoint::open`] for a model that is published in the way `wrapping`.
     pub(crate) fn published(dir: &Path, wrapping: &Wrapping) -> Result<Self, CheckpointError> {
         let mut checkpoint = Checkpoint { beside: Beside::File(dir.join(LEARNED_FILE)), ..Checkpoint::empty() };
         let (single, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
@@ -301,7 +301,8 @@ impl Checkpoint {
         Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Nothing, adapter: None }
     }
 
-    /// Names tensors as the text model does, and leaves out those of what wraps it.
+    /// Gives tensors the names that the text model has for them, and leaves out the tensors of the other parts of the
+    /// `wrapper`.
     fn unwrap_text(&mut self, wrapper: &Wrapper) -> Result<(), CheckpointError> {
         let mut left_out = BTreeMap::new();
         for (name, entry) in std::mem::take(&mut self.tensors) {
@@ -314,12 +315,12 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Tensors that were left out because a model of texts has none of them, by the beginnings of their names.
+    /// The tensors that were left out because they are no part of a text model, by the beginnings of their names.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// Puts in a tensor. A second one of its name must be the same.
+    /// Inserts a tensor. A second tensor of the same name must have the same numbers.
     fn insert(&mut self, tensor: String, entry: Entry) -> Result<(), CheckpointError> {
         match self.tensors.get(&tensor) {
             Some(known) if known.equals(&entry) => Ok(()),
@@ -331,17 +332,17 @@ impl Checkpoint {
         }
     }
 
-    /// Takes out a tensor, if it is there.
+    /// Removes a tensor and returns it, if it exists.
     pub(crate) fn take(&mut self, name: &str) -> Option<Entry> {
         self.tensors.remove(name)
     }
 
-    /// Leaves out the tensors of these names.
+    /// Removes the tensors whose names `names` accepts.
     pub(crate) fn leave(&mut self, names: impl Fn(&str) -> bool) {
         self.tensors.retain(|name, _| !names(name));
     }
 
-    /// Puts in a matrix in few bits.
+    /// Inserts a matrix that is stored in few bits.
     pub(crate) fn insert_packed(&mut self, name: String, matrix: Arc<dyn Packed>) -> Result<(), CheckpointError> {
         let (dtype, shape) = (matrix.number().dtype(), matrix.shape().to_vec());
         self.insert(name, Entry { dtype, shape, piece: Piece::default(), numbers: Some(Numbers::Packed(matrix)) })
@@ -352,8 +353,8 @@ impl Checkpoint {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry.shape.as_slice()))
     }
 
-    /// Checks that every tensor of `layout` is there with its shape; others are ignored, see
-    /// [`Checkpoint::check_all`].
+    /// Checks that every tensor of `layout` is there with its shape. Other tensors are ignored;
+    /// [`Checkpoint::check_all`] refuses them.
     pub fn check(&self, layout: &[TensorSpec]) -> Result<(), CheckpointError> {
         for TensorSpec { name, shape } in layout {
             let entry = self.find(name)?;
@@ -401,7 +402,7 @@ impl Checkpoint {
         shards.sort();
         shards.dedup();
         for shard in shards {
-            // A plain file name: an index must not reach outside its directory.
+            // The shard must be a plain file name: an index must not reach outside its directory.
             if Path::new(shard).file_name() != Some(shard.as_ref()) {
                 return Err(malformed(format!("shard `{shard}` is not the name of a file in this directory")));
             }
@@ -434,7 +435,7 @@ impl Checkpoint {
             let entries = shape.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
             let bits = entries.and_then(|n| n.checked_mul(dtype.bitsize()));
             let fits = start <= end && end <= available && bits.is_some_and(|bits| bits == (end - start) * 8);
-            // Both ends are within the file, whose length is one in memory.
+            // Both ends lie within the file, whose length fits into memory addresses.
             let range = data.saturating_add(start)..data.saturating_add(end);
             let (true, Some(piece)) = (fits, Piece::new(bytes.clone(), range)) else {
                 let (start, end, available) = (start as u64, end as u64, available as u64);
@@ -447,8 +448,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Gives integers of 8 bits the scales that stand beside them, one for every line. Integers without scales are
-    /// not read.
+    /// Joins integers of 8 bits with the tensor of their scales, which has one scale for every line. Integers without
+    /// scales cannot be read.
     fn scale(&mut self) -> Result<(), CheckpointError> {
         let integers = |entry: &Entry| entry.numbers.is_some() && entry.dtype == Dtype::I8;
         let mut names: Vec<_> =
@@ -483,7 +484,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks that the matrices of `layout` are integers with scales, if they are `quantized`, and no matrix is one
+    /// Checks that all matrices of `layout` are integers with scales if the model is `quantized`, and that none is
     /// otherwise.
     pub(crate) fn check_types(&self, layout: &[TensorSpec], quantized: bool) -> Result<(), CheckpointError> {
         for TensorSpec { name, shape } in layout {
@@ -499,17 +500,17 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Whether the tensor called so in the files is one of integers with scales.
+    /// Whether the tensor that is called `stored` in the files consists of integers with scales.
     pub(crate) fn is_scaled(&self, stored: &str) -> bool {
         self.tensors.get(stored).is_some_and(|entry| entry.dtype == Dtype::I8 && entry.numbers.is_some())
     }
 
-    /// Whether the tensor called so is a matrix in few bits.
+    /// Whether the tensor that is called `stored` in the files is a matrix in few bits.
     pub(crate) fn is_packed(&self, stored: &str) -> bool {
         self.tensors.get(stored).is_some_and(|entry| matches!(entry.numbers, Some(Numbers::Packed(_))))
     }
 
-    /// The type of the tensor `name` in a file that is written, if it is one for weights.
+    /// The type that the tensor `name` has when it is written to a file. Fails if it has no type for weights.
     pub(crate) fn dtype(&self, name: &str) -> Result<DType, CheckpointError> {
         let entry = self.find(name)?;
         match entry.dtype {
@@ -520,7 +521,8 @@ impl Checkpoint {
         }
     }
 
-    /// The name in the files of the tensor called `name`: with or without the prefix of the language-model class.
+    /// The name in the files of the tensor `name`: the same name, or the name without the prefix of the
+    /// language-model class.
     pub(crate) fn stored_name<'a>(&self, name: &'a str) -> Option<&'a str> {
         let bare = ["transformer.", "model."].iter().find_map(|prefix| name.strip_prefix(prefix));
         [Some(name), bare].into_iter().flatten().find(|name| self.tensors.contains_key(*name))
@@ -533,7 +535,7 @@ impl Checkpoint {
         })
     }
 
-    /// Shape and numbers of a weight, not read yet.
+    /// The shape of a weight, and its numbers, which are not read yet.
     pub(crate) fn numbers(&self, name: &str) -> Result<(&[usize], &Numbers), CheckpointError> {
         let entry = self.find(name)?;
         // Numbers of one byte are masks, not weights.
@@ -555,7 +557,7 @@ impl Checkpoint {
         }
     }
 
-    /// Shape and values of a tensor that may be a mask, and hold what is not finite.
+    /// Shape and values of a tensor that may be a mask and may hold infinities.
     pub(crate) fn values(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
         let entry = self.find(name)?;
         let Some(numbers) = &entry.numbers else {
@@ -566,9 +568,9 @@ impl Checkpoint {
         Ok((entry.shape.clone(), values))
     }
 
-    /// Hashes name, type and shape of every tensor, in order of the names, and some of its bytes: all of a vector,
-    /// and of a larger tensor those at its beginning, in its middle and at its end. Enough to tell one checkpoint
-    /// from another.
+    /// Hashes name, type and shape of every tensor, in order of the names, and some of its bytes: all bytes of a
+    /// vector, and those at the beginning, in the middle and at the end of a larger tensor. That is enough to tell
+    /// one checkpoint from another.
     pub(crate) fn sample(&self, hasher: &mut blake3::Hasher) {
         let mut take = |bytes: &[u8]| take(hasher, bytes);
         let mut tensors: Vec<_> = self.tensors.iter().collect();
@@ -587,7 +589,7 @@ impl Checkpoint {
         }
     }
 
-    /// Hashes type, shape and all bytes of the tensor that is called `stored` in the files, under `name`.
+    /// Hashes type, shape and all bytes of the tensor that is called `stored` in the files. The hash names it `name`.
     pub(crate) fn hash_all(&self, stored: &str, name: &str, hasher: &mut blake3::Hasher) {
         let Some(entry) = self.tensors.get(stored) else { return };
         take(hasher, format!("{name} {} {:?}", entry.dtype, entry.shape).as_bytes());

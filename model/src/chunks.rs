@@ -1,7 +1,7 @@
 //! A prompt is read in chunks of tokens, so that memory does not grow with its square.
 //!
-//! A policy may evict after every so many tokens of the prompt ([`KvCache::prefill_chunk`]). Its chunks change the
-//! text; those chosen here, which may be smaller, do not.
+//! A policy may evict tokens after every [`KvCache::prefill_chunk`] tokens of the prompt. These chunks change the
+//! text. The chunks chosen here, which may be smaller, do not.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -12,15 +12,15 @@ use waggle_mpcache::KvCache;
 use crate::decoder::{Input, Model, Rows};
 use crate::spec::ModelSpec;
 
-/// Scores of a layer that are computed together, unless a chunk is asked for: a bound on memory. A score takes about
-/// 100 bytes in softmax.
+/// The number of scores of a layer that are computed together, unless a chunk size is asked for. It bounds memory: a
+/// score takes about 100 bytes in softmax.
 const SCORES: usize = 1 << 22;
 
 /// The smallest chunk that is chosen by memory. Smaller ones would cost more round trips than they save memory.
 const MIN_CHUNK: usize = 16;
 
-/// Tokens of a chunk of prompts of `prompt` tokens each, of `texts` texts side by side: `asked`, or what memory
-/// suggests. An encoder's are all in one. Public.
+/// The number of tokens in a chunk, for `texts` texts side by side with prompts of `prompt` tokens each: `asked`, or
+/// as many as memory suggests. An encoder reads all tokens in one chunk. Public.
 pub fn chunk_size(spec: &ModelSpec, texts: usize, prompt: usize, asked: Option<NonZeroUsize>) -> usize {
     if spec.is_encoder() {
         return prompt.max(1);
@@ -37,8 +37,8 @@ pub fn chunk_size(spec: &ModelSpec, texts: usize, prompt: usize, asked: Option<N
     1 << most.ilog2()
 }
 
-/// Chunks of `size` tokens of a prompt of `count`; the last one may be shorter, and so is one that a multiple of
-/// `evict` would cut.
+/// Divides a prompt of `count` tokens into chunks of `size` tokens. A chunk is shorter where the prompt ends, or
+/// where a multiple of `evict` would lie within it.
 fn chunks(count: usize, size: usize, evict: Option<usize>) -> impl Iterator<Item = Range<usize>> {
     let (size, evict) = (size.max(1), evict.unwrap_or(count).max(1));
     (0..count).step_by(evict).flat_map(move |start| {
@@ -54,9 +54,9 @@ pub fn passes(count: usize, size: usize, evict: Option<usize>) -> usize {
     count / evict * evict.div_ceil(size) + (count % evict).div_ceil(size)
 }
 
-/// Puts the tokens `input`, which follow those in `cache`, through the model in chunks of `size` or less, and returns
-/// the last hidden states that `rows` asks for, as [`Model::forward`] would return them for all tokens at once.
-/// `progress` is called with the number of passes through a layer done, and of all.
+/// Puts the tokens `input`, which follow those in `cache`, through the model in chunks of at most `size` tokens.
+/// Returns the last hidden states that `rows` asks for, as [`Model::forward`] would return them for all tokens at
+/// once. `progress` is called with the number of passes through a layer that are done, and the number of all.
 pub(crate) fn read<E: Engine>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -82,7 +82,7 @@ pub(crate) fn read<E: Engine>(
         [] => None,
         [_] => parts.pop(),
         several => {
-            // The rows of a text stand together.
+            // The rows of one text stand together in the result.
             let width = several[0].shape()[1];
             let by_text = |part: &E::Tensor| part.reshape(&[input.texts, part.shape()[0] / input.texts, width]);
             let by_text: Vec<E::Tensor> = several.iter().map(by_text).collect();

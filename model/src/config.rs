@@ -27,10 +27,11 @@ pub(crate) use wrapper::{Place, Wrapper, text_model};
 
 pub(crate) use crate::activation::Activation;
 
-/// Longest `config.json`, and longest file of settings beside it.
+/// The longest `config.json` or other file of settings that is read.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-/// Sizes beyond every published model, so that sums and products of a few of them stay far from overflow.
+/// Refuses the size 0, and sizes beyond those of every published model, so that sums and products of a few sizes stay
+/// far from overflow.
 pub(crate) fn size(key: &str, value: usize, max: usize) -> Result<(), ConfigError> {
     if value == 0 || value > max { Err(unsupported(key, value, format!("1 to {max}"))) } else { Ok(()) }
 }

@@ -1,20 +1,20 @@
-//! The facts that processes must have in common to multiply together.
+//! A digest of what processes must have in common to compute products together.
 
 use crate::tensor::take;
 use crate::{ConfigError, Error, ModelFiles};
 
-/// The key of the hash, so that it is not that of the same bytes elsewhere.
+/// The key of the hash, so that no other hash of the same bytes is equal to it.
 const CONTEXT: &str = "waggle columns 1, model files";
 
 impl ModelFiles {
-    /// A hash of what processes must have in common that multiply together: this program's version, the shape, and
-    /// name, type and shape of every tensor, learned columns included. Of the numbers it takes in all vectors, and a
-    /// few places of every larger tensor: enough to tell one checkpoint from another, but not from one that was
-    /// damaged elsewhere.
+    /// A hash of what processes must have in common to compute products together: this program's version, the model's
+    /// shape, and the name, type and shape of every tensor, learned columns included. Of the numbers, all vectors and
+    /// a few places of every larger tensor are hashed. That tells checkpoints apart, but misses damage at other
+    /// places.
     ///
     /// # Errors
-    /// If the shape cannot be written as JSON, which no shape that was read can be; if a file of learned columns is
-    /// no safetensors file.
+    /// If the shape cannot be written as JSON, which does not happen to a shape that was read, or if a file of
+    /// learned columns is no safetensors file.
     pub fn sampled_digest(&self) -> Result<String, Error> {
         let shape = serde_json::to_string(&self.spec).map_err(|e| ConfigError::Json(e.to_string()))?;
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);

@@ -1,4 +1,4 @@
-//! Errors above the engines.
+//! Errors of models and generations.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub enum Error {
     /// The weights cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Parts that cannot be public.
+    /// The disclosed parts do not fit the model, or cannot be public.
     #[error(transparent)]
     Parts(#[from] crate::PartsError),
     /// The tokenizer cannot be used.
@@ -37,12 +37,12 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
-    /// A directory without a configuration.
+    /// A directory holds no configuration.
     #[error("{} holds no config.json{hint}", dir.display())]
     NoConfig {
         /// The directory.
         dir: PathBuf,
-        /// Advice on the files that it holds, or nothing.
+        /// Advice on the files that the directory holds, or nothing.
         hint: &'static str,
     },
     /// A file that was not downloaded.
@@ -56,10 +56,10 @@ pub enum Error {
         /// The names that exist.
         known: Vec<&'static str>,
     },
-    /// A bundled model, and a program without its weights.
+    /// A bundled model was asked for, but this program was built without its weights.
     #[error("`{0}` is a bundled model, and this program was built without the feature `bundled`")]
     Unbundled(String),
-    /// More positions than the model has.
+    /// More positions were asked for than the model has.
     #[error("{positions} positions would go through a model that has {limit}")]
     TooLong {
         /// Positions wanted.
@@ -67,16 +67,16 @@ pub enum Error {
         /// Positions of the model.
         limit: usize,
     },
-    /// A prompt with padding, or a chat with padded answers, under a policy that does not see it.
+    /// A prompt with padding, or a chat with padded answers, under a policy that cannot tell padding from tokens.
     #[error("padding needs cache policy `full`: `{0}` would choose among tokens that stand for nothing")]
     PaddedPolicy(String),
     /// A cache policy that the model does not fit.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A policy that ranks tokens by learned scores, and a model that gives none.
+    /// The policy ranks tokens by learned scores, but the model gives none.
     #[error("the cache policy needs learned scores, and the model was loaded without their columns")]
     NotLearned,
-    /// A draft under a policy that cannot take tokens back.
+    /// A draft was asked for under a policy that cannot take tokens back.
     #[error(
         "a draft needs a policy that can take tokens back: `full`, or `snapkv`, `pyramid`, `squeeze` or `mpcache-2pc` with a share, not `{policy}`"
     )]
@@ -84,20 +84,20 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
-    /// A cache policy where no layer is left for it.
+    /// The cache policy has no layer to act on.
     #[error(
         "every layer of the model sees a window of the latest tokens alone, which cache policy `{0}` cannot prune"
     )]
     WindowedPolicy(String),
-    /// A cache policy where several layers read the keys and values of one.
+    /// A cache policy was asked for a model in which several layers read the keys and values of one.
     #[error(
         "layers of the model read the keys and values of others, which cache policy `{0}` would prune: take `full`"
     )]
     SharedPolicy(String),
-    /// What an encoder cannot do.
+    /// An encoder was asked for something that it cannot do.
     #[error("{what}: the model is an encoder, which reads a text at once and answers once")]
     Encoder {
-        /// What was asked of it.
+        /// What was asked of the encoder.
         what: &'static str,
     },
     /// An image for a model of texts.
@@ -106,7 +106,7 @@ pub enum Error {
     /// A text for a model of images.
     #[error("the model reads images, and no texts")]
     NoTexts,
-    /// Another number of tokens than an image has.
+    /// The number of tokens is not that of an image.
     #[error("an image is {expected} tokens of the model, not {got}")]
     ImageRows {
         /// Tokens of an image.
@@ -117,64 +117,64 @@ pub enum Error {
     /// A pixel that is not finite, or too large for fixed point.
     #[error("a pixel is {value}, and at most {} in magnitude is computed", crate::MAX_IMAGE_VALUE)]
     ImageValue {
-        /// Its value.
+        /// The value of the pixel.
         value: f32,
     },
-    /// A second text that the model cannot read, or that does not begin within the prompt.
+    /// The model cannot read a second text, or the second text does not begin within the prompt.
     #[error("{}", match at {
         None => "a second text needs an encoder".to_owned(),
         Some(at) => format!("a second text begins at token {at} of {tokens}"),
     })]
     Second {
-        /// Its first token; none where it is the model that reads one text.
+        /// The place of its first token; `None` if the model reads one text only.
         at: Option<usize>,
         /// Tokens of the prompt.
         tokens: usize,
     },
-    /// A mask that the model does not fill, or none for a model that fills one.
+    /// A mask was given to a model that fills none, or no valid mask to a model that fills one.
     #[error("{}", match at {
         None => "the model gives the word in the place of a mask, and the text has none".to_owned(),
         Some(at) => format!("the model fills no mask at token {at} of {tokens}"),
     })]
     Mask {
-        /// Its place.
+        /// The place of the mask.
         at: Option<usize>,
         /// Tokens of the prompt.
         tokens: usize,
     },
-    /// A token of padding in a text of an encoder whose positions do not count it.
+    /// The text holds the padding token of an encoder that gives padding no position.
     #[error("token {at} of the text is {id}, the id of padding, which the model gives no position: leave it out")]
     PaddingId {
         /// The id.
         id: u32,
-        /// Its place in the text.
+        /// The place of the token in the text.
         at: usize,
     },
-    /// A number of guesses that no pass has.
+    /// The number of guesses in a pass is out of range.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {
         /// The number asked for.
         got: usize,
-        /// The most.
+        /// The largest number.
         limit: usize,
     },
-    /// Passes that would keep no token, or more than they read.
+    /// Passes are expected to keep less than one token, or more tokens than they read.
     #[error("a pass over the last token and its draft keeps 1 to {most} tokens, not {rate}")]
     DraftRate {
-        /// The expected number.
+        /// The expected number of tokens.
         rate: f64,
-        /// The most.
+        /// The largest number.
         most: usize,
     },
-    /// The hooks of a generation keep another number of tokens than a pass gives.
+    /// The hooks of a generation want to keep a number of tokens that a pass cannot give.
     #[error("a pass that gives 1 to {most} tokens cannot keep {got}")]
     DraftKept {
-        /// The number to be kept.
+        /// The number of tokens to keep.
         got: usize,
-        /// The most.
+        /// The largest number.
         most: usize,
     },
-    /// A model that guesses in another vocabulary.
+    /// The model of a draft has another vocabulary.
     #[error("the model of the draft has {got} words, and the server's has {expected}")]
     DraftVocabulary {
         /// Words of the small model.
@@ -182,23 +182,23 @@ pub enum Error {
         /// Words of the server's model.
         expected: usize,
     },
-    /// Several texts side by side with what is made for one.
+    /// Several texts side by side were combined with something that only a single text can have.
     #[error("{texts} texts side by side cannot have {what}")]
     Texts {
-        /// Their number.
+        /// The number of texts.
         texts: usize,
-        /// What they cannot have.
+        /// What several texts cannot have.
         what: String,
     },
-    /// Sources of tokens for another number of texts.
+    /// The number of sources of tokens is not that of the texts.
     #[error("{got} sources of tokens for {expected} texts")]
     Sources {
-        /// Texts.
+        /// The number of texts.
         expected: usize,
-        /// Sources.
+        /// The number of sources.
         got: usize,
     },
-    /// A prompt without a word.
+    /// All tokens of a prompt are padding.
     #[error("{tokens} of the {prompt} tokens of the prompt are padding")]
     AllPadding {
         /// Tokens of padding.
@@ -206,16 +206,16 @@ pub enum Error {
         /// Tokens of the prompt.
         prompt: usize,
     },
-    /// Nobody wants the rest: see [`Hooks::go_on`](crate::Hooks::go_on).
+    /// The generation was given up, see [`Hooks::go_on`](crate::Hooks::go_on).
     #[error("the session was given up")]
     Abandoned,
-    /// Nothing to read or nothing to write.
+    /// There is no prompt token, or no token to generate.
     #[error("a generation needs at least one prompt token and one token to generate")]
     Nothing,
-    /// A choice of tokens that looks at logits where the client learns none.
+    /// A choice of tokens needs logits, but the client learns none.
     #[error("{what} needs a session that reveals logits: this one reveals tokens alone")]
     NeedsLogits {
-        /// What needs them.
+        /// The choice that needs logits.
         what: &'static str,
     },
     /// A sampling parameter outside its range.
@@ -223,9 +223,9 @@ pub enum Error {
     Sampling {
         /// The parameter.
         what: &'static str,
-        /// Its value.
+        /// The value of the parameter.
         value: f32,
-        /// The range.
+        /// The range of the parameter.
         range: &'static str,
     },
 }

@@ -18,14 +18,14 @@ pub struct ModelFiles {
     pub name: String,
     /// Public shape.
     pub spec: ModelSpec,
-    /// Weights, not read yet.
+    /// The weights, which are not read yet.
     pub checkpoint: Checkpoint,
     /// Text of `config.json`, public.
     pub config: Vec<u8>,
-    /// A `tokenizer.json` that says what all files of the tokenizer say, or where the model reads images the text of
-    /// `preprocessor_config.json`; public.
+    /// A `tokenizer.json` that unites all files of the tokenizer, or for a model of images the text of
+    /// `preprocessor_config.json`. Public.
     pub tokenizer: Option<Vec<u8>>,
-    /// Where two files disagree, and what of them is not applied.
+    /// Notes for the user: where two files disagree, and which settings are not applied.
     pub notes: Vec<String>,
 }
 
@@ -44,13 +44,13 @@ macro_rules! asset {
     };
 }
 
-/// The bundled models, the default first.
+/// The names of the bundled models, the default first.
 const NAMES: [&str; 5] = ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall", "whose-line"];
 
 #[cfg(not(feature = "bundled"))]
 static BUNDLED: &[Bundled] = &[];
 
-/// The models in this program, as in [`NAMES`].
+/// The bundled models, in the order of [`NAMES`].
 #[cfg(feature = "bundled")]
 static BUNDLED: &[Bundled] = &[
     Bundled {
@@ -90,7 +90,8 @@ static BUNDLED: &[Bundled] = &[
     },
 ];
 
-/// Published shapes without weights, by their names, the usual one first: what plans and random weights need.
+/// The shapes of published models without their weights, for plans and random weights. Each has several names, of
+/// which the usual one is first.
 static SHAPES: &[(&[&str], &[u8])] = &[
     (&["gpt2", "gpt2-small", "openai-community/gpt2"], asset!("shapes/gpt2.json")),
     (&["bert-base", "bert-base-uncased", "google-bert/bert-base-uncased"], asset!("shapes/bert-base.json")),
@@ -110,7 +111,7 @@ static SHAPES: &[(&[&str], &[u8])] = &[
     (&["smollm2-135m", "huggingfacetb/smollm2-135m"], asset!("shapes/smollm2-135m.json")),
 ];
 
-/// Texts and queries for studies, by the names of their files.
+/// Texts and files of queries for studies, by the names of the files.
 static TEXTS: &[(&str, &[u8])] = &[
     ("tinystories.json", asset!("text/tinystories.json")),
     ("tinyshakespeare.txt", asset!("text/tinyshakespeare.txt")),
@@ -140,14 +141,14 @@ impl ModelFiles {
 }
 
 impl ModelSpec {
-    /// The shape of a model from its directory or from a `config.json` alone.
+    /// Reads the shape of a model from its directory or from a single `config.json`.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Ok(ModelSpec::from_config_json(&config(path)?.0)?)
     }
 }
 
-/// The text of a `config.json`, or of the one in a directory, with the end tokens of the `generation_config.json`
-/// beside it, and notes on the latter.
+/// The text of a `config.json`, or of the one in a directory. Its end tokens are those of the
+/// `generation_config.json` beside it, if there is one. The notes are on this file.
 fn config(path: &Path) -> Result<(Vec<u8>, Vec<String>), Error> {
     let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     if path.is_dir() && !file.exists() {
@@ -197,8 +198,8 @@ pub fn is_bundled(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// The `config.json` of the published shape `name`, which has no weights here; [`shape_names`] lists them. Each has
-/// several names, in any case.
+/// The `config.json` of the published shape `name`, without weights; [`shape_names`] lists the names. A shape has
+/// several names, whose case does not matter.
 pub fn shape(name: &str) -> Option<&'static [u8]> {
     let named = |names: &[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
     SHAPES.iter().find(|(names, _)| named(names)).map(|(_, config)| *config)
@@ -209,8 +210,8 @@ pub fn shape_names() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|(names, _)| names[0])
 }
 
-/// The file called `file` of the bundled model `name`, as in a directory: `config.json`, `model.safetensors`,
-/// `tokenizer.json`. None without the feature `bundled`.
+/// The file `file` of the bundled model `name`, which is `config.json`, `model.safetensors` or `tokenizer.json`.
+/// `None` without the feature `bundled`.
 pub fn bundled_file(name: &str, file: &str) -> Option<&'static [u8]> {
     let model = BUNDLED.iter().find(|model| model.name == name)?;
     match file {
@@ -287,7 +288,8 @@ mod tests {
         let parameters: Vec<usize> = shape_names()
             .map(|name| ModelSpec::from_config_json(shape(name).unwrap()).unwrap().parameters())
             .collect();
-        // As their authors count them, GPT-2 without its tied head, BERT with a classifier of two classes.
+        // The numbers of parameters that the authors give: GPT-2 without its tied head, BERT with a classifier of two
+        // classes.
         assert_eq!(
             parameters,
             [

@@ -1,5 +1,5 @@
-//! Models in the clear. What names the engine is compiled here once, and not again in each crate that runs a model in
-//! the clear.
+//! Models in the clear. Code that is generic over the engine is compiled for `Float` once here, and not again in each
+//! crate that runs a model in the clear.
 
 use waggle_engine::{Float, FloatLoader, FloatWeight};
 use waggle_mpcache::{KvCache, PolicySpec};
@@ -19,7 +19,7 @@ impl FloatModel {
         Model::load_for(policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))
     }
 
-    /// The model of `files`, to fit a scoring head.
+    /// The model of `files` with a scoring head of zeros, to fit one.
     ///
     /// # Errors
     /// The errors of [`Model::load_to_fit`].
@@ -40,7 +40,7 @@ impl FloatModel {
         generate(&mut Float::default(), self, prompt, options, next, &mut NoHooks)
     }
 
-    /// [`generate_with`] in the clear, and [`Float::close_choices`].
+    /// [`generate_with`] in the clear. Also returns [`Float::close_choices`].
     ///
     /// # Errors
     /// The errors of [`generate_with`].

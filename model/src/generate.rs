@@ -20,11 +20,11 @@ use crate::lengths::bucket;
 use crate::surprisal::Surprisal;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
-/// Generates `options.tokens` tokens after `prompt`, of several texts after each.
+/// Generates `options.tokens` tokens after `prompt`, or after each of several texts.
 ///
-/// Both parties call it with equal options; only the client passes ids. N tokens take one pass over the prompt and
-/// N - 1 passes over one token each; with a draft fewer, over several tokens each. Fails before the first message if
-/// the positions do not fit the model.
+/// Both parties call it with equal options; only the client passes ids. The first token takes a pass over the prompt,
+/// and every further token a pass over one token. With a draft, there are fewer passes, over several tokens each. The
+/// function fails before the first message if the positions do not fit the model.
 pub fn generate<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -38,9 +38,9 @@ pub fn generate<E: Select>(
     generate_with(engine, model, &mut cache, prompt, options, next, hooks)
 }
 
-/// [`generate`] on a `cache` of the caller's, whose policy stands in for `options.policy`. A cache that holds tokens
-/// gets `prompt` after them, and goes on from there: the last token of a generation was not read, so it begins the
-/// next prompt. Policies then see later prompts as several tokens that come together.
+/// [`generate`] on the caller's `cache`, whose policy replaces `options.policy`. If the cache holds tokens, `prompt`
+/// is read after them. The last token of a generation was not read, so it must begin the next prompt. Policies see
+/// later prompts as several tokens that come together.
 pub fn generate_with<E: Engine>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -63,19 +63,19 @@ struct Run<'a, 'n, E: Engine> {
     options: &'a GenerateOptions,
     hooks: &'a mut dyn Hooks<E>,
     spec: ModelSpec,
-    /// Ids at which a text may stop.
+    /// The ids at which a text may stop.
     ends: Vec<u32>,
     texts: Vec<Text>,
     next: Next<'n>,
-    /// The tokens of the next pass, without their ids.
+    /// The input of the next pass, without the tokens' ids.
     input: Input<'a>,
     /// The ids of the next pass, text by text; known to the client alone.
     ids: Option<Vec<u32>>,
     /// The number of guesses, which are the last tokens of the next pass.
     drafted: usize,
-    /// Tokens of the next pass that go through the model together.
+    /// The number of tokens of the next pass that go through the model together.
     chunk: usize,
-    /// The tokens that passes of a steady draft keep.
+    /// The numbers of tokens that the passes of a steady draft keep.
     steady: Option<Passes>,
     surprisal: Surprisal,
     out: Generation,
@@ -84,29 +84,31 @@ struct Run<'a, 'n, E: Engine> {
 /// A text as the client knows it; on the server, nothing.
 #[derive(Default)]
 struct Text {
-    /// The words without padding, and then all tokens that were picked, of which the last may not be kept.
+    /// The ids of the prompt without padding, and then all tokens that were picked. The last of these may not be
+    /// kept.
     ids: Vec<u32>,
-    /// The number of its words.
+    /// The number of tokens of the prompt without padding.
     words: usize,
-    /// The tokens of its answer so far.
+    /// The tokens of the text's answer so far.
     tokens: Vec<u32>,
-    /// The noise on the logits of each token to come, as far as it was drawn.
+    /// The noise on the logits of each token to come, as far as it has been drawn.
     noise: VecDeque<Vec<f32>>,
-    /// The text has ended, and goes on so that nobody sees it end.
+    /// Whether the text has ended. It goes on all the same, so that nobody sees it end.
     over: bool,
     logits: Vec<Array2<f32>>,
 }
 
 /// The results of a pass, for the party that learns them.
 struct Revealed {
-    /// The tokens that come out of each text, the first guess that was wrong replaced.
+    /// The tokens that the pass gives for each text: the guesses that were right, and the token that comes after
+    /// them.
     picked: Option<Vec<Vec<u32>>>,
     /// The logits of all rows of the pass, text by text.
     logits: Option<Array2<f32>>,
 }
 
 impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
-    /// Checks the request, and tells the cache what will come.
+    /// Checks the request, and tells the cache what text will come.
     fn prepare(
         engine: &'a mut E,
         model: &'a Model<E::Weight>,
@@ -136,7 +138,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         if cache.wants_scores() == Some(ScoreSource::ScoringHead) && !model.learned() {
             return Err(Error::NotLearned);
         }
-        // Nobody reads an encoder's text again.
+        // The text of an encoder is not read again.
         let padding = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
         let padding = padding.filter(|_| !spec.is_encoder());
         let text = |text: usize| {
@@ -164,18 +166,18 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         })
     }
 
-    /// One pass, and the tokens that it gives. Whether another one follows.
+    /// Runs one pass and takes its tokens. Returns whether another pass follows.
     fn step(&mut self) -> Result<bool, Error> {
         let (index, drafted) = (self.out.count, self.drafted);
         let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
         self.hooks.go_on()?;
         self.hooks.begin(self.engine, step)?;
         let hidden = self.read()?;
-        // The place among the rows of a text of the last token that is known; guesses come after it.
+        // The row of the last known token among the rows of a text. Guesses come after it.
         let rows = hidden.shape()[0] / self.texts.len();
         let first = rows - 1 - drafted;
         let Revealed { picked, logits } = self.reveal(&hidden, rows, first)?;
-        // Guesses are those of a single text.
+        // Only a single text has guesses.
         let right = picked.as_ref().and_then(|picked| picked.first()).map(Vec::len);
         let kept = self.agree_to_keep(right)?;
         self.cache.roll_back(1 + drafted - kept);
@@ -207,7 +209,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         Ok(true)
     }
 
-    /// The finished generation, when no step is left.
+    /// The finished generation, after the last step.
     fn finish(mut self) -> Generation {
         if let ([text], true) = (&self.texts[..], self.options.pad_answer) {
             let unseen = self.out.count - text.tokens.len();
@@ -223,7 +225,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         self.out
     }
 
-    /// The last hidden states of the pass: all that somebody looks at.
+    /// Runs the pass and returns those of its last hidden states that are needed.
     fn read(&mut self) -> Result<E::Tensor, Error> {
         let asked = self.options.all_positions || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
         let wanted = if asked || self.drafted > 0 { Rows::All } else { Rows::Last };
@@ -233,8 +235,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         hidden.ok_or(Error::Nothing)
     }
 
-    /// Opens what the client learns of `hidden`, `rows` of each text, and picks the tokens after the row `first` of
-    /// each.
+    /// Opens to the client what it learns of `hidden`, which has `rows` rows of each text. Picks the tokens after row
+    /// `first` of each text.
     fn reveal(&mut self, hidden: &E::Tensor, rows: usize, first: usize) -> Result<Revealed, Error> {
         let wanted = rows - first;
         let noise = match self.options.reveal {
@@ -287,8 +289,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         }
     }
 
-    /// The noise on the logits of the next `wanted` tokens of each text; `None` if no text is sampled here. What was
-    /// drawn for a token stays, whatever guesses stand before it, so that a draft changes no text.
+    /// The noise on the logits of the next `wanted` tokens of each text; `None` if this party samples no text. The
+    /// noise of a token stays the same whatever guesses stand before it, so that a draft does not change the text.
     fn noise(&mut self, wanted: usize) -> Option<Vec<f32>> {
         let width = self.spec.style().outputs();
         let Run { texts, next, .. } = self;
@@ -308,7 +310,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         sampled.then_some(all)
     }
 
-    /// The number of tokens that stay, of those that came out.
+    /// The number of tokens that are kept, of those that the pass gives.
     fn agree_to_keep(&mut self, right: Option<usize>) -> Result<usize, Error> {
         if self.drafted == 0 {
             return Ok(1);
@@ -328,7 +330,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         Ok(kept)
     }
 
-    /// Whether all texts stop here, if that is asked; the client, who `knows`, says whether they have ended.
+    /// Whether all texts stop here, if stopping was asked for. Only the client knows whether they have ended
+    /// (`knows`), and tells the server.
     fn agree_to_stop(&mut self, knows: bool) -> Result<bool, Error> {
         let &GenerateOptions { stop_at_eos, pad_answer, .. } = self.options;
         let asked = stop_at_eos && (!pad_answer || bucket(self.out.count) == self.out.count);
@@ -340,8 +343,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         Ok(self.hooks.agree_to_stop(self.engine, ended)?)
     }
 
-    /// The last token that is known, and guesses after it, with `left` tokens to come. No position is read beyond the
-    /// one that gives the last token.
+    /// Makes the next input: the last known token and guesses after it, when `left` tokens are to come. No position
+    /// is read beyond the one that gives the last of these.
     fn feed_after(&mut self, left: usize) -> Result<(), Error> {
         let drafted = self.options.draft.map_or(0, Drafts::tokens).min(left - 1);
         let count = 1 + drafted;
@@ -366,7 +369,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
 }
 
 impl Text {
-    /// Token `index` of the answer. One that was picked in an earlier pass stays what it is.
+    /// Token `index` of the answer. A token that was picked in an earlier pass does not change.
     fn pick(&mut self, next: &mut Next, index: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
         let at = self.words + index;
         if at == self.ids.len() {

@@ -1,16 +1,16 @@
-//! Models that are published in another form, and what to do about each.
+//! Hints for models that are published in another form: what they are, and what to do.
 
 use std::path::Path;
 
-/// A file that Git LFS would have replaced.
+/// The hint for a file that Git LFS has not downloaded.
 pub(crate) const LFS: &str = "a pointer of Git LFS in the place of the file: `git lfs pull` fetches it";
 
-/// Whether `bytes` are such a pointer.
+/// Whether `bytes` are a pointer of Git LFS in place of a file.
 pub(crate) fn is_lfs(bytes: &[u8]) -> bool {
     bytes.starts_with(b"version https://git-lfs")
 }
 
-/// What the error says of a file of JSON; a mark in front of the text is named, because nobody sees it.
+/// The message for an `error` in a JSON file. A byte order mark before the text is named, because it is invisible.
 pub(crate) fn of_json(text: &[u8], error: &serde_json::Error) -> String {
     match text.starts_with(b"\xef\xbb\xbf") {
         true => "it begins with a byte-order mark, which transformers refuses as well: save it as UTF-8 without one"
@@ -23,8 +23,7 @@ const GGUF: &str = "; GGUF has quantised weights in a form of its own: take the 
                     Python, `AutoModelForCausalLM.from_pretrained(DIR, gguf_file=FILE).save_pretrained(OUT)` of \
                     transformers writes some";
 
-/// Names the files that the directory `dir` holds in the place of a model, and says what to do; empty if nothing is
-/// known.
+/// Advice on the directory `dir`, which holds other files in place of a model; empty if nothing is known.
 pub(crate) fn of_directory(dir: &Path) -> &'static str {
     let names: Vec<String> = std::fs::read_dir(dir)
         .map(|files| files.flatten().map(|file| file.file_name().to_string_lossy().into_owned()).collect())

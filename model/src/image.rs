@@ -2,34 +2,34 @@
 
 use ndarray::{Array2, ArrayView3};
 
-/// Numbers of a pixel: red, green and blue.
+/// The numbers of a pixel: red, green and blue.
 pub const CHANNELS: usize = 3;
 
 /// Largest magnitude of a number of a pixel. Programs normalise pixels to a few units.
 pub const MAX_IMAGE_VALUE: f32 = 64.0;
 
-/// The images that a model reads: squares, cut into square patches. Public.
+/// The shape of the images that a model reads: squares, cut into square patches. Public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageShape {
-    /// Pixels of a side.
+    /// The length of a side of the image, in pixels.
     pub side: usize,
-    /// Pixels of a patch's side, which divide those of the image.
+    /// The length of a side of a patch, in pixels. It divides that of the image.
     pub patch: usize,
 }
 
 impl ImageShape {
-    /// Numbers of a patch.
+    /// The number of values of a patch.
     pub fn values(self) -> usize {
         CHANNELS * self.patch * self.patch
     }
 
-    /// Tokens of the model: one that stands for the whole image, and its patches.
+    /// The number of tokens that the model reads: one that stands for the whole image, and one for each patch.
     pub fn rows(self) -> usize {
         1 + (self.side / self.patch).pow(2)
     }
 
-    /// The patches of `pixels` (red, green and blue; rows; columns), row by row: each has its red numbers, then the
-    /// green ones and the blue ones. Nothing if it is no image of this shape.
+    /// The patches of `pixels` (color, row, column), one row of patches after another. Each patch has its red numbers
+    /// first, then its green and its blue ones. `None` if `pixels` is no image of this shape.
     pub fn patches(self, pixels: ArrayView3<f32>) -> Option<Array2<f32>> {
         let ImageShape { side, patch } = self;
         let across = side / patch;

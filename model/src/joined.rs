@@ -1,11 +1,11 @@
-//! Matrices that are made of others: side by side, or one above another.
+//! Matrices that are made of other matrices, side by side or one above another.
 
 use std::sync::Arc;
 
 use ndarray::{Array1, Array2};
 use waggle_engine::{MatrixSource, Order, Stored, WeightData};
 
-/// The weight whose outputs are those of `first` and then those of `second`.
+/// The weight whose outputs are the outputs of `first`, followed by those of `second`.
 pub(crate) fn side_by_side(first: WeightData, second: WeightData) -> WeightData {
     let bias = (first.bias.is_some() || second.bias.is_some()).then(|| {
         let biases = [&first, &second].map(|weight| {
@@ -17,7 +17,7 @@ pub(crate) fn side_by_side(first: WeightData, second: WeightData) -> WeightData 
     WeightData { matrix: Arc::new(Beside { first: first.matrix, second: second.matrix }), bias }
 }
 
-/// The outputs of two matrices that are stored in one order, one after another.
+/// The outputs of two matrices, one after another. Both are stored in the same order.
 #[derive(Debug)]
 struct Beside {
     first: Arc<dyn MatrixSource>,
@@ -56,7 +56,7 @@ impl MatrixSource for Beside {
     fn fetch(&self, line: usize, from: usize, count: usize) {
         let outputs = self.first.shape().1;
         match self.first.order() {
-            // A piece of both is rare.
+            // A piece rarely lies in both matrices.
             Order::Rows if from < outputs => self.first.fetch(line, from, count.min(outputs - from)),
             Order::Rows => self.second.fetch(line, from - outputs, count),
             Order::Columns if line < outputs => self.first.fetch(line, from, count),
@@ -74,7 +74,7 @@ impl MatrixSource for Beside {
     }
 }
 
-/// The inputs of a matrix that is stored by columns, and then those of a diagonal one.
+/// A matrix that is stored by columns, above a diagonal matrix: the inputs of the first come first.
 #[derive(Debug)]
 pub(crate) struct Above {
     pub(crate) first: Arc<dyn MatrixSource>,
@@ -109,7 +109,8 @@ impl MatrixSource for Above {
     }
 }
 
-/// The matrix that multiplies each input by its gain, less the mean of its outputs if it is centred.
+/// A diagonal matrix, which multiplies each input by its gain. If it is centred, the mean of the outputs is taken
+/// away.
 #[derive(Debug)]
 pub(crate) struct Diagonal {
     pub(crate) gain: Array1<f32>,
@@ -117,7 +118,7 @@ pub(crate) struct Diagonal {
 }
 
 impl Diagonal {
-    /// Entries of a column.
+    /// Reads entries of a column.
     fn read(&self, column: usize, from: usize, out: &mut [f32]) {
         let share = if self.centred { 1.0 / self.gain.len().max(1) as f32 } else { 0.0 };
         for ((out, gain), row) in out.iter_mut().zip(self.gain.iter().skip(from)).zip(from..) {

@@ -1,11 +1,12 @@
-//! Learned scores of tokens: columns beside query, key and value, from a file beside the checkpoint.
+//! Learned scores of tokens: further columns of the matrix of query, key and value, from a file beside the
+//! checkpoint.
 //!
 //! A policy such as `kvzap` ranks tokens by a linear function of the hidden state. Its columns stand in the matrix
 //! that gives query, key and value, so that they cost no exchange. They are read from [`LEARNED_FILE`] in the model's
 //! directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value heads, width), to be applied to the
 //! hidden state as its norm returns it, before gain and shift. Where attention reads a state without a norm (OLMo 2),
-//! one is taken for the scores alone. The tensor `checkpoint` holds the 32 bytes of a hash of the checkpoint that
-//! they were fitted to.
+//! a norm is computed for the scores alone. The tensor `checkpoint` holds the 32 bytes of a hash of the checkpoint to
+//! which the columns were fitted.
 
 use std::path::Path;
 
@@ -16,21 +17,21 @@ use crate::checkpoint::{Beside, LEARNED_FILE};
 use crate::store::{DType, write_safetensors};
 use crate::{Checkpoint, CheckpointError, Error, ModelSpec, TensorSpec};
 
-/// The key of the hash of a checkpoint, so that it is not that of the same bytes elsewhere.
+/// The key of the hash of a checkpoint, so that no other hash of the same bytes is equal to it.
 const CONTEXT: &str = "waggle learned columns 1, checkpoint";
 
-/// The name of the tensor with that hash.
+/// The name of the tensor with the hash of the checkpoint.
 const HASH: &str = "checkpoint";
 
-/// Columns that a model has beside query, key and value.
+/// Columns that a model has beside those of query, key and value.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Columns {
     /// None.
     #[default]
     None,
-    /// One for every key/value head, with values that are not known here.
+    /// One column for every key/value head, with values that this party does not know.
     Shape,
-    /// One for every key/value head, with these values: by layer (width, kv_heads).
+    /// One column for every key/value head, with these values, (width, kv_heads) for each layer.
     Known(Vec<Array2<f32>>),
 }
 
@@ -40,7 +41,7 @@ impl Columns {
         if matches!(self, Columns::None) { 0 } else { kv_heads }
     }
 
-    /// The columns of layer `layer`, where they are known.
+    /// The columns of layer `layer`, if their values are known.
     pub(crate) fn of(&self, layer: usize) -> Option<Array2<f32>> {
         match self {
             Columns::Known(layers) => layers.get(layer).cloned(),
@@ -59,8 +60,8 @@ fn layout(spec: &ModelSpec) -> Vec<TensorSpec> {
     layers.chain([TensorSpec::new(HASH, [32])]).collect()
 }
 
-/// The most that a score of `columns` (width, kv_heads) can be. A norm returns hidden states whose squares have the
-/// mean 1 at most, and Cauchy's inequality does the rest.
+/// The largest score that `columns` (width, kv_heads) can give. The squares of a hidden state that a norm returns
+/// have a mean of at most 1, so the bound follows by Cauchy's inequality.
 pub fn most(columns: ArrayView2<f32>) -> f64 {
     let width = columns.nrows() as f64;
     let squares = columns.columns().into_iter().map(|w| w.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>());
@@ -71,7 +72,7 @@ impl Checkpoint {
     /// The file with learned columns, if there is one.
     ///
     /// # Errors
-    /// If it is no safetensors file.
+    /// If the file is no safetensors file.
     pub(crate) fn beside(&self) -> Result<Option<Checkpoint>, CheckpointError> {
         match &self.beside {
             Beside::Static(bytes) => Checkpoint::from_bytes(LEARNED_FILE, bytes).map(Some),
@@ -93,11 +94,12 @@ impl Checkpoint {
         }
     }
 
-    /// The learned columns of this checkpoint, of the model `spec`.
+    /// The learned columns of this checkpoint of the model `spec`.
     ///
     /// # Errors
-    /// [`CheckpointError::NoLearned`] without a file; by the tensor if one is missing, has another shape, is not
-    /// finite, is unknown, was fitted to another checkpoint or gives larger scores than policies take.
+    /// [`CheckpointError::NoLearned`] without a file. Other errors name the tensor: if it is missing, has another
+    /// shape, is not finite or is unknown, or if its columns give larger scores than policies take or were fitted to
+    /// another checkpoint.
     pub(crate) fn learned(&self, spec: &ModelSpec) -> Result<Vec<Array2<f32>>, CheckpointError> {
         let Some(file) = self.beside()? else {
             let file = match &self.beside {
@@ -120,7 +122,7 @@ impl Checkpoint {
         }
         let layer = |layer: usize| {
             let tensor = format!("layers.{layer}.weight");
-            // One row for a head, as linear layers are published.
+            // The file has a row for each head, as linear layers are published.
             let columns = file.matrix(&tensor)?.reversed_axes();
             let (most, limit) = (most(columns.view()), f64::from(1u32 << HEAD_MAGNITUDE));
             if most > limit { Err(CheckpointError::LargeLearned { tensor, most, limit }) } else { Ok(columns) }
@@ -134,10 +136,10 @@ impl Checkpoint {
         hasher.finalize().into()
     }
 
-    /// Writes learned columns, by layer (width, kv_heads), for this checkpoint of the model `spec` to `path`.
+    /// Writes learned columns, (width, kv_heads) for each layer, for this checkpoint of the model `spec` to `path`.
     ///
     /// # Errors
-    /// [`Error::File`].
+    /// [`Error::File`] if the file cannot be written.
     pub fn write_learned(&self, spec: &ModelSpec, columns: &[Array2<f32>], path: &Path) -> Result<(), Error> {
         let mut layers = columns.iter();
         write_safetensors(path, &layout(spec), DType::F32, |tensor, values| {
@@ -157,7 +159,7 @@ mod tests {
     #[test]
     fn no_hidden_state_has_a_larger_score() {
         let columns = Array2::from_shape_fn((4, 2), |(i, j)| if j == 0 { 0.5 } else { i as f32 });
-        // The worst state is a multiple of a column, with squares of mean 1.
+        // The state with the largest score is a multiple of a column, scaled so that its squares have the mean 1.
         assert!((most(columns.view()) - 14f64.sqrt() * 2.0).abs() < 1e-9);
     }
 }

@@ -14,16 +14,16 @@ pub struct Lengths {
 /// The shortest bucket.
 const SHORTEST: usize = 16;
 
-/// The length that stands for one of `tokens` tokens where lengths are hidden: the next power of two from 16 on.
+/// The length that stands for `tokens` tokens where lengths are hidden: the next power of two, at least 16.
 pub fn bucket(tokens: usize) -> usize {
     tokens.next_power_of_two().max(SHORTEST)
 }
 
-/// One of two lengths, beyond its bound.
+/// A length that exceeds its bound.
 pub struct Excess {
-    /// The length, in words.
+    /// The name of the length, in words.
     pub what: &'static str,
-    /// Its value.
+    /// The value of the length.
     pub got: usize,
     /// The bound.
     pub limit: usize,
@@ -33,12 +33,12 @@ impl Lengths {
     /// Bounds that nothing exceeds.
     pub const MAX: Lengths = Lengths { prompt: usize::MAX, tokens: usize::MAX };
 
-    /// Positions that go through the model: the last token is generated and not read.
+    /// Positions that go through the model. The last token is generated but not read.
     pub fn positions(self) -> usize {
         self.prompt.saturating_add(self.tokens.saturating_sub(1))
     }
 
-    /// The first length that is beyond `bound`, if one is.
+    /// The first of the two lengths that exceeds its bound in `bound`, if one does.
     pub fn beyond(self, bound: Lengths) -> Option<Excess> {
         [("tokens of a prompt", self.prompt, bound.prompt), ("tokens to generate", self.tokens, bound.tokens)]
             .into_iter()

@@ -1,4 +1,4 @@
-//! Files whose bytes stay on disk until they are read, and then in the page cache.
+//! Files whose bytes stay on disk until they are read, and then stay in the page cache.
 
 use std::fs::File;
 use std::ops::Range;
@@ -16,9 +16,9 @@ use waggle_engine::Narrow;
 /// The bytes of a file. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) enum Bytes {
-    /// In this program.
+    /// Bytes in this program.
     Static(&'static [u8]),
-    /// In a file, as it was when it was opened and may no longer be.
+    /// Bytes of a file, which may have changed since it was opened.
     Mapped(Arc<Mmap>),
 }
 
@@ -29,10 +29,10 @@ impl Bytes {
         if file.metadata()?.len() == 0 {
             return Ok(Bytes::Static(&[]));
         }
-        // SAFETY: a mapping is sound while nobody changes the file. That it stays as it is, is what whoever serves a
-        // model is told (`SECURITY.md`). Nothing here depends on more: every byte is a number or a part of one,
-        // whatever it is, each is read once per use and none is trusted, so a file that is overwritten gives other
-        // numbers, and one that is cut ends the process.
+        // SAFETY: a mapping is sound while nobody changes the file. Whoever serves a model is told not to change its
+        // files (`SECURITY.md`). Nothing else here depends on it: any bytes are valid numbers, each byte is read once
+        // per use, and none is trusted. So an overwritten file gives other numbers, and a truncated one ends the
+        // process.
         let map = unsafe { Mmap::map(file) }?;
         Ok(Bytes::Mapped(Arc::new(map)))
     }
@@ -71,22 +71,22 @@ impl Piece {
     }
 }
 
-/// A matrix in few bits.
+/// A matrix that is stored in few bits.
 pub(crate) trait Packed: std::fmt::Debug + Send + Sync {
-    /// Outputs and inputs: lines, and the entries of each.
+    /// The numbers of outputs and inputs: each output is a line, which has an entry for each input.
     fn shape(&self) -> [usize; 2];
 
-    /// The type to which its entries are rounded.
+    /// The type to which the entries of the matrix are rounded.
     fn number(&self) -> Number;
 
-    /// The entries `from .. from + out.len()` of the line `line`. Panics if the matrix does not have them.
+    /// The entries `from .. from + out.len()` of the line `line`. Panics if the matrix does not have these entries.
     fn read(&self, line: usize, from: usize, out: &mut [f32]);
 
-    /// The bytes that it is made of.
+    /// The stored bytes from which the matrix is computed.
     fn stored(&self) -> Vec<&[u8]>;
 }
 
-/// Form of a stored number, in little-endian bytes.
+/// The form of a stored number, in little-endian bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     /// 32 bits, IEEE.
@@ -114,7 +114,7 @@ impl Number {
         }
     }
 
-    /// What a number of this form is called in a file.
+    /// The name of this form in a file.
     pub(crate) fn dtype(self) -> Dtype {
         match self {
             Number::F32 => Dtype::F32,
@@ -141,7 +141,7 @@ impl Number {
         }
     }
 
-    /// The number at a place of `bytes`, which must have it.
+    /// The number at the place `place` of `bytes`. Panics if there is none.
     pub(crate) fn at(self, bytes: &[u8], place: usize) -> f32 {
         let mut number = [0.0];
         self.decode(&bytes[place * self.bytes()..(place + 1) * self.bytes()], &mut number);
@@ -156,7 +156,7 @@ impl Number {
         }
     }
 
-    /// Reads as many numbers as `out` takes; there must be the bytes of so many.
+    /// Reads as many numbers as `out` takes. `bytes` must hold that many.
     fn decode(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Number::F32 => {
@@ -178,7 +178,7 @@ fn scale(bytes: &[u8], by: f32, out: &mut [f32]) {
     wide(|| out.iter_mut().zip(bytes).for_each(|(out, b)| *out = f32::from(*b as i8) * by));
 }
 
-/// Numbers of 16 bits, IEEE, in little-endian bytes.
+/// Converts numbers of 16 bits, IEEE, in little-endian bytes.
 fn widen(bytes: &[u8], out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if Cpu::get().has(Feature::Avx2) {
@@ -194,7 +194,7 @@ fn widen_portable(bytes: &[u8], out: &mut [f32]) {
     out.iter_mut().zip(bytes.as_chunks().0).for_each(|(out, b)| *out = widened(u16::from_le_bytes(*b)));
 }
 
-/// [`widen`] by the processor's own conversion. What is no number may become another that is none.
+/// [`widen`] by the processor's own conversion. A NaN may become another NaN.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
 #[expect(unsafe_code, reason = "loads and stores of vectors")]
@@ -208,16 +208,18 @@ fn widen_f16c(bytes: &[u8], out: &mut [f32]) {
     widen_portable(&bytes[16 * parts.len()..], rest);
 }
 
-/// The number that `bits` are in IEEE's format of 16 bits, without a branch, so that vectors can do the same.
+/// The number that `bits` stand for in IEEE's format of 16 bits. There is no branch, so that the compiler can
+/// vectorise.
 #[inline(always)]
 fn widened(bits: u16) -> f32 {
-    /// The difference of the two formats' exponents, at their place.
+    /// The difference between the exponents of the two formats, shifted to the exponent's place.
     const EXPONENT: u32 = (127 - 15) << 23;
-    /// The number 1 in the last place where the exponent is 0.
+    /// The value of a 1 in the last place where the exponent is 0.
     const LEAST: f32 = f32::from_bits((127 - 24) << 23);
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
     let normal = (rest << 13) + EXPONENT;
-    // Exponent 0 has no leading one. The largest exponent stands for infinity or no number, and is the largest again.
+    // Exponent 0 has no leading one. The largest exponent stands for infinity or NaN, and becomes the largest
+    // exponent again.
     let tiny = (rest as i32 as f32 * LEAST).to_bits();
     let magnitude = if rest < 0x400 { tiny } else { normal };
     let special = if rest < 0x7c00 { 0 } else { EXPONENT };
@@ -227,9 +229,9 @@ fn widened(bits: u16) -> f32 {
 /// A tensor in a file: its numbers are read when they are asked for.
 #[derive(Clone, Debug)]
 pub(crate) enum Numbers {
-    /// One after another.
+    /// Numbers that are stored one after another.
     Plain(Plain),
-    /// In few bits, in a form of another program.
+    /// Numbers that are stored in few bits, in a form of another program.
     Packed(Arc<dyn Packed>),
 }
 
@@ -238,7 +240,7 @@ pub(crate) enum Numbers {
 pub(crate) struct Plain {
     piece: Piece,
     number: Number,
-    /// The scale of every line, of signed bytes.
+    /// The scale of every line, for signed bytes.
     scales: Option<Arc<[f32]>>,
 }
 
@@ -248,7 +250,8 @@ impl Numbers {
         Numbers::Plain(Plain { piece, number, scales: None })
     }
 
-    /// Signed bytes in as many lines as there are `scales`, of one length, each times the scale of its line.
+    /// These signed bytes, divided into lines of one length, one for each of the `scales`. Each byte is multiplied by
+    /// the scale of its line.
     pub(crate) fn scaled(self, scales: Arc<[f32]>) -> Self {
         match self {
             Numbers::Plain(plain) => {
@@ -267,7 +270,7 @@ impl Numbers {
         }
     }
 
-    /// The bytes as they are stored, in one piece or several.
+    /// The stored bytes, in one piece or several.
     pub(crate) fn stored(&self) -> Vec<&[u8]> {
         match self {
             Numbers::Plain(plain) => vec![plain.piece.get()],
@@ -286,7 +289,7 @@ impl Numbers {
         }
     }
 
-    /// Whether they are the same numbers as `other`, of which there are as many.
+    /// Whether the numbers are equal to `other`, which has the same length.
     pub(crate) fn equal(&self, other: &Numbers) -> bool {
         let (mut first, mut second) = ([0.0; 1024], [0.0; 1024]);
         (0..self.len()).step_by(first.len()).all(|from| {
@@ -297,8 +300,8 @@ impl Numbers {
         })
     }
 
-    /// `count` numbers from `from` on as they are stored, if they are of 16 bits, or of 8 in one line with a scale.
-    /// Panics if there are fewer.
+    /// The `count` numbers from `from` on in their stored form, if they have 16 bits, or if they have 8 bits and lie
+    /// in one line with a scale. Panics if there are fewer numbers.
     pub(crate) fn narrow(&self, from: usize, count: usize) -> Option<Narrow<'_>> {
         match self {
             Numbers::Plain(plain) => plain.narrow(from, count),
@@ -306,7 +309,7 @@ impl Numbers {
         }
     }
 
-    /// Has `count` numbers from `from` on brought near the processor, if there are so many.
+    /// Prefetches the `count` numbers from `from` on into the processor's cache, if there are that many.
     pub(crate) fn fetch(&self, from: usize, count: usize) {
         let Numbers::Plain(Plain { piece, number, .. }) = self else { return };
         let size = number.bytes();
@@ -316,8 +319,8 @@ impl Numbers {
     }
 }
 
-/// Hands `read` the parts of `out` line by line, of lines of `length`, with the line and the place in it at which
-/// each part begins; the first is at `from`.
+/// Divides `out` into lines of `length` numbers, where its first number has the index `from` in the tensor. Calls
+/// `read` for each part with its line, the place in the line at which it begins, and the part.
 fn by_line(length: usize, from: usize, out: &mut [f32], read: impl Fn(usize, usize, &mut [f32])) {
     let (mut at, mut out) = (from, out);
     while !out.is_empty() {
@@ -413,7 +416,7 @@ mod tests {
             (Number::U8, values.iter().map(|v| *v as u8).collect()),
             (Number::I8, values.iter().map(|v| *v as i8 as u8).collect()),
         ] {
-            // One byte before the first: nothing is aligned.
+            // One byte stands before the first number, so that nothing is aligned.
             let mut file = tempfile::tempfile().unwrap();
             std::io::Write::write_all(&mut file, &[&[0], &bytes[..]].concat()).unwrap();
             let mapped = Bytes::map(&file).unwrap();

@@ -1,7 +1,7 @@
-//! The parts of a model that both parties have.
+//! The parts of a model that both parties have, which are called public.
 //!
-//! A part is public when the server says so, by name, and the client has it itself: the tensors of a directory of its
-//! own. Nobody sends them. Both parties compare a digest of every public part before anything else.
+//! A part is public when the server names it so and the client has its tensors in a directory of its own. Nobody
+//! sends these tensors. Both parties compare a digest of every public part before anything else.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,13 +15,13 @@ use crate::checkpoint::SCALE;
 use crate::style::{Norms, Style};
 use crate::{Checkpoint, CheckpointError, ModelSpec, TensorSpec};
 
-/// The key of the hash of a part, so that it is not that of the same bytes elsewhere.
+/// The key of the hash of a part, so that no other hash of the same bytes is equal to it.
 const CONTEXT: &str = "waggle public part 1";
 
 /// A part of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelPart {
-    /// All that is looked up: words, and positions where they have a table.
+    /// All tables: the embedding of words, and that of positions if they have one.
     Embedding,
     /// A layer, with its norms.
     Layer(usize),
@@ -39,14 +39,14 @@ impl fmt::Display for ModelPart {
     }
 }
 
-/// Parts that cannot be public.
+/// Parts of a model that cannot be public, or ranks that cannot be disclosed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartsError {
-    /// A name that no part has.
+    /// The name of a part is unknown.
     #[error("`{0}` is no part of a model: embedding, head, layers=FIRST-LAST, or all")]
     Unknown(String),
-    /// A layer beyond the last.
+    /// The model does not have the layer.
     #[error("there is no layer {layer}: the model has {layers}, from 0 on")]
     NoLayer {
         /// The layer.
@@ -54,41 +54,41 @@ pub enum PartsError {
         /// The number of layers.
         layers: usize,
     },
-    /// One of two names of a tensor.
+    /// Only one of embedding and head was named, but both are one tensor.
     #[error("the head of this model is its embedding: name both as public, or neither")]
     Tied,
-    /// Some parts of an encoder.
+    /// Only some parts of an encoder were named.
     #[error("each part of an encoder has the norm of the part before it: name `all` as public, or none")]
     Encoder,
-    /// A rank that a low-rank factor of a matrix cannot have.
+    /// A matrix does not exist, or its low-rank factors cannot have the rank.
     #[error("the layers have no matrix `{matrix}` to which rank {rank} can be added")]
     Rank {
-        /// Its name in a layer.
+        /// The name of the matrix in a layer.
         matrix: String,
         /// The rank.
         rank: usize,
     },
-    /// A policy whose columns are the server's, in public layers.
+    /// A policy needs learned columns, which are the server's, in layers that are public.
     #[error(
         "cache policies with learned scores have the server's columns beside public matrices: keep layers private"
     )]
     Learned,
 }
 
-/// A name in a message, which may be a peer's.
+/// A name as a message shows it. A peer may have sent it.
 fn shown(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_graphic()).take(64).collect()
 }
 
-/// The parts of a model that both parties have. As text: `embedding,head,layers=0-3`, or `all`; nothing if there are
-/// none.
+/// The parts of a model that both parties have. As a text: `embedding,head,layers=0-3`, or `all`, or the empty text
+/// if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Parts {
     all: bool,
     embedding: bool,
     head: bool,
-    /// First and last of neighbouring layers, in order.
+    /// The first and the last layer of each run of neighbouring layers, in order.
     layers: Vec<(usize, usize)>,
 }
 
@@ -168,14 +168,14 @@ impl From<Parts> for String {
     }
 }
 
-/// What both parties know of a model's weights beyond its shape: the parts that both have, and the ranks of what the
-/// server adds to the matrices of its layers.
+/// What both parties know of a model's weights beyond its shape: the public parts, and the ranks of the adapters that
+/// the server adds to the matrices of its layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disclosed {
     /// The public parts.
     pub parts: Parts,
-    /// By the published name of a matrix in a layer, as `self_attn.q_proj`, the rank of the product of two thin
-    /// matrices of the server's that is added to it, in every layer.
+    /// By the published name of a matrix in a layer, such as `self_attn.q_proj`, the rank of its adapter: the server
+    /// adds a product of two thin matrices of this rank to the matrix in every layer.
     pub ranks: BTreeMap<String, usize>,
 }
 
@@ -185,14 +185,14 @@ impl Disclosed {
         self.parts.is_empty() && self.ranks.is_empty()
     }
 
-    /// Rank `rank` on all matrices of the layers of `spec`, under public `parts`.
+    /// Public `parts`, and adapters of rank `rank` on all matrices of the layers of `spec`.
     pub fn with_rank(parts: Parts, rank: usize, spec: &ModelSpec) -> Self {
         let style = spec.style();
         let matrices = (0..style.layers()).flat_map(|layer| style.layer_matrices(layer));
         Disclosed { parts, ranks: matrices.filter(|_| rank > 0).map(|m| (m.name.to_owned(), rank)).collect() }
     }
 
-    /// Refuses what the model `spec` does not have.
+    /// Refuses parts and matrices that the model `spec` does not have.
     ///
     /// # Errors
     /// [`PartsError`].
@@ -237,13 +237,14 @@ impl Style {
     }
 }
 
-/// BLAKE3 of the parts of a model, 64 hexadecimal digits each: of name, type, shape and bytes of every tensor, as
-/// published. Nothing stands for a part that is not told.
+/// The BLAKE3 digests of the parts of a model, 64 hexadecimal digits each. A digest covers name, type, shape and
+/// bytes of every tensor of the part, as published. An empty text stands for a part whose digest is not told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartDigests {
     /// The digest of [`ModelPart::Embedding`].
     pub embedding: String,
-    /// The digest of [`ModelPart::Head`]. A tied head is the last norm alone.
+    /// The digest of [`ModelPart::Head`]. If the head is tied to the embedding, this is the digest of the last norm
+    /// alone.
     pub head: String,
     /// The digest of every [`ModelPart::Layer`].
     pub layers: Vec<String>,
@@ -256,7 +257,7 @@ impl PartDigests {
         [(ModelPart::Embedding, &*self.embedding), (ModelPart::Head, &*self.head)].into_iter().chain(layers)
     }
 
-    /// The digest of `part`, if it is told.
+    /// The digest of `part`; empty if it is not told.
     pub fn get(&self, part: ModelPart) -> &str {
         match part {
             ModelPart::Embedding => &self.embedding,
@@ -278,7 +279,7 @@ impl PartDigests {
         self
     }
 
-    /// Digests of a model of `layers` layers of which nothing but the shape is known.
+    /// Empty digests, of a model of `layers` layers of which only the shape is known.
     pub fn unknown(layers: usize) -> Self {
         let digest = "0".repeat(64);
         PartDigests { embedding: digest.clone(), head: digest.clone(), layers: vec![digest; layers] }
@@ -289,7 +290,7 @@ impl Checkpoint {
     /// Digests of all parts of the model `spec`. Reads all of its tensors.
     ///
     /// # Errors
-    /// [`CheckpointError::Missing`], and [`CheckpointError::Shape`] for a tensor that is not the model's.
+    /// [`CheckpointError::Missing`] for a missing tensor, and [`CheckpointError::Shape`] for one of another shape.
     pub fn digests(&self, spec: &ModelSpec) -> Result<PartDigests, CheckpointError> {
         let style = spec.style();
         let layout = style.tensors();
@@ -316,7 +317,8 @@ impl Checkpoint {
         }
     }
 
-    /// Checks the tensors of the public `parts` alone, as [`Checkpoint::check_all`] checks all.
+    /// Checks only the tensors of the public `parts`, in the way in which [`Checkpoint::check_all`] checks all
+    /// tensors.
     pub(crate) fn check_parts(&self, spec: &ModelSpec, parts: &Parts) -> Result<(), CheckpointError> {
         let style = spec.style();
         let tied = style.tied && parts.hold(ModelPart::Head);

@@ -1,11 +1,12 @@
 //! Matrices of 8 bits: what `waggle quantize` writes.
 //!
 //! Every matrix of the architecture, which is every tensor of two axes (linear layers, tables of embeddings and of
-//! positions, the head), becomes a tensor of integers from -127 to 127 (`I8`), and beside it, with `_scale` behind
-//! its name, one of scales (`F32`): one for every stored *line*. An entry is its integer times the scale of its line,
-//! in f32. A line holds the weights of one output where matrices are published as (outputs, inputs), and those of one
-//! input in the files of GPT-2. Norms and biases stay as published. `quantization_config` in `config.json` names the
-//! scheme, which is public; integers and scales are as secret as the weights.
+//! positions, the head), becomes two tensors: integers from -127 to 127 (`I8`) under its name, and scales (`F32`)
+//! under its name with `_scale` at the end. There is a scale for every stored *line*, and an entry is its integer
+//! times the scale of its line, in f32. A line holds the weights of one output if matrices are published as (outputs,
+//! inputs). In the files of GPT-2 it holds the weights of one input. Norms and biases stay as published.
+//! `quantization_config` in `config.json` names the scheme, which is public; integers and scales are as secret as the
+//! weights.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,20 +19,21 @@ use crate::config::{Quantization, object, text_model, unsupported};
 use crate::store::{DType, Typed, write_typed_shards};
 use crate::{Checkpoint, ConfigError, Error, LEARNED_FILE, ModelFiles, ModelSpec, TensorSpec};
 
-/// The largest integer.
+/// The largest magnitude of an integer.
 const MOST: f32 = 127.0;
 
-/// Files that are copied where there are any: what words a chat.
+/// Files for the tokenizer and the chat template, which are copied if they exist.
 const BESIDE: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 
-/// Writes the model `files` to the directory `to`, with its matrices rounded to 8 bits and a scale a
-/// line, so that the largest entry of a line is 127 in magnitude. One tensor at a time is in memory. More than
-/// `shard_bytes` of weights become several files with an index, unless it is `None`. Learned columns for cache
-/// policies are copied and bound to the new weights.
+/// Writes the model `files` to the directory `to`, with its matrices rounded to 8 bits. Each line has a scale with
+/// which its largest entry is 127 in magnitude. Only one tensor at a time is in memory. More than `shard_bytes` bytes
+/// of weights become several files with an index, unless `shard_bytes` is `None`. Learned columns for cache policies
+/// are copied and bound to the new weights.
 ///
 /// # Errors
 /// [`Error::Config`] and [`Error::Checkpoint`] for a model that cannot be used, or has 8 bits already, and
-/// [`Error::File`]; also if both directories are one, because the original would be lost.
+/// [`Error::File`] for files that cannot be written, also if both directories are the same, because the original
+/// would be lost.
 pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Result<ModelSpec, Error> {
     let ModelFiles { spec, checkpoint, config, tokenizer, .. } = files;
     checkpoint.check_all(spec)?;
@@ -65,7 +67,7 @@ pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Resu
         };
         write().map_err(|source| failed(&path, source))
     };
-    // Before anything that takes long.
+    // This comes first, before anything that takes long.
     let config = written("config.json", &text)?;
 
     let mut layout: Vec<Typed> = Vec::new();
@@ -104,18 +106,18 @@ pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Resu
         let columns = checkpoint.learned(&spec)?;
         Checkpoint::open(to)?.write_learned(&spec, &columns, &to.join(LEARNED_FILE))?;
     }
-    // The configuration last: without one a directory is no model.
+    // The configuration comes last: a directory without one is no model.
     config.commit().map_err(|source| failed(&to.join("config.json"), source))?;
     Ok(spec)
 }
 
-/// The scale of a line. Entries too small for one become 0, whatever it is.
+/// The scale of a line. If all entries are too small for a scale, they become 0 with any scale.
 fn scale(line: &[f32]) -> f32 {
     let scale = line.iter().fold(0f32, |most, w| most.max(w.abs())) / MOST;
     if scale.is_normal() { scale } else { 1.0 }
 }
 
-/// The integers of a line, in its place.
+/// Replaces the entries of a line by their integers.
 fn round(line: &mut [f32]) {
     let scale = scale(line);
     line.iter_mut().for_each(|w| *w = (*w / scale).round());

@@ -11,14 +11,14 @@ use crate::config::{RopeConfig, RopeScaling};
 /// Frequencies of a rotary embedding, one for each pair of coordinates.
 pub(crate) struct Rope {
     frequencies: Vec<f32>,
-    /// In texts of more positions than the number there are others.
+    /// The number of positions beyond which texts have other frequencies, and these frequencies.
     long: Option<(usize, Vec<f32>)>,
-    /// Factor of sines and cosines.
+    /// The factor by which sines and cosines are multiplied.
     factor: f32,
     apart: usize,
 }
 
-/// Cosines and sines of (count, pairs).
+/// Cosines and sines of the angles, (count, pairs) each.
 pub(crate) struct Angles {
     pub(crate) cos: Array2<f32>,
     pub(crate) sin: Array2<f32>,
@@ -41,10 +41,10 @@ impl Rope {
         Rope { frequencies: of(false), long, factor, apart }
     }
 
-    /// Angles of the `count` positions that come next in `cache`.
+    /// The angles of the `count` positions that come next in `cache`.
     ///
-    /// Where long texts have frequencies of their own, the length of the whole text decides, which is public and was
-    /// stated before its first token: keys that are cached keep the angles that they have.
+    /// If long texts have frequencies of their own, the length of the whole text decides. This length is public and
+    /// was stated before the first token, so cached keys keep their angles.
     pub(crate) fn of<E: Engine>(&self, cache: &KvCache<E>, count: usize) -> Angles {
         let start = cache.tokens();
         let text = cache.text().unwrap_or(start + count);
@@ -52,7 +52,7 @@ impl Rope {
             Some((short, long)) if text > *short => long,
             _ => &self.frequencies,
         };
-        // The product is rounded to f32 as in the original; at large positions that is visible.
+        // The product is rounded to f32 as in the original. At large positions the rounding is visible.
         let angle = |(t, i): (usize, usize)| f64::from((start + t % count) as f32 * frequencies[i]);
         let shape = (cache.texts() * count, frequencies.len());
         Angles {
@@ -70,7 +70,8 @@ impl Angles {
     }
 }
 
-/// Queries or keys (count, heads, head_dim) turned: the first pairs of coordinates, as many as there are angles.
+/// Turns queries or keys (count, heads, head_dim): of each head the first pairs of coordinates, one pair for each
+/// angle.
 pub(crate) fn turn<E: Engine>(
     engine: &mut E,
     x: &E::Tensor,
@@ -89,7 +90,7 @@ pub(crate) fn turn<E: Engine>(
     })
 }
 
-/// Frequencies for heads of `head_dim`, as `scaling` has them in long texts or in others.
+/// The frequencies for heads of `head_dim`, stretched by `scaling` as in long texts or as in others.
 fn frequencies(config: &RopeConfig, head_dim: usize, scaling: &RopeScaling, long: bool) -> Vec<f32> {
     let turned = config.turned(head_dim);
     let whole = if matches!(scaling, RopeScaling::Proportional { .. }) { head_dim } else { turned } as f64;
@@ -97,8 +98,8 @@ fn frequencies(config: &RopeConfig, head_dim: usize, scaling: &RopeScaling, long
     plain.enumerate().map(|(i, w)| scaling.stretch(i, w, long) as f32).collect()
 }
 
-/// Frequencies that programs stored beside the weights: scaled, or as they are before scaling, as older ones have
-/// them.
+/// The frequencies that programs may have stored beside the weights: the stretched ones, or from older programs the
+/// unstretched ones.
 pub(crate) fn stored(config: &RopeConfig, head_dim: usize) -> Vec<Vec<f32>> {
     let of = |scaling: &RopeScaling| frequencies(config, head_dim, scaling, false);
     vec![of(&config.rope_scaling), of(&RopeScaling::None)]
@@ -111,8 +112,8 @@ impl RopeScaling {
             RopeScaling::None => w,
             RopeScaling::Linear { factor } | RopeScaling::Proportional { factor } => w / factor,
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-                // Turns within the original context: few for low frequencies, which are stretched; many for high
-                // ones, which stay. Between the two factors, a linear ramp.
+                // The number of turns within the original context. Low frequencies have few turns and are stretched;
+                // high ones have many and stay. Between the two factors lies a linear ramp.
                 let turns = original_max_position_embeddings * w / TAU;
                 let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
                 kept * w + (1.0 - kept) * w / factor

@@ -1,16 +1,16 @@
-//! The next token from logits that the client sees, or from noise on those that it does not see.
+//! Picks the next token from logits that the client sees, or makes noise for logits that it does not see.
 
 use ndarray::ArrayView1;
 use rand::{Rng, RngExt};
 
 use crate::{Error, Reveal};
 
-/// Highest temperature of [`Sampler::noise`].
+/// The highest temperature for [`Sampler::noise`].
 pub const MAX_NOISE_TEMPERATURE: f32 = 16.0;
 
 /// Picks the client's tokens.
 ///
-/// The default takes the most probable one. Sampling draws from `rng`; a seeded one is for repeatable runs only.
+/// The default takes the most probable one. Sampling draws from `rng`. A seeded `rng` is for repeatable runs only.
 #[derive(Default)]
 pub struct Sampler {
     random: Option<Random>,
@@ -23,7 +23,7 @@ struct Random {
 }
 
 impl Sampler {
-    /// Always the most probable token; of equal ones the first.
+    /// Always picks the most probable token; of equally probable ones the first.
     pub fn greedy() -> Self {
         Sampler::default()
     }
@@ -49,8 +49,8 @@ impl Sampler {
         }
     }
 
-    /// Refuses what cannot be picked where the client learns as much as `reveal` says. Tokens alone are those of
-    /// logits without the cap by which they are `capped`.
+    /// Refuses a sampler that cannot work with what the client learns by `reveal`. If it learns tokens alone, these
+    /// come from logits without the cap, which matters for a model whose logits are `capped`.
     ///
     /// # Errors
     /// [`Error::NeedsLogits`].
@@ -66,13 +66,14 @@ impl Sampler {
         Err(Error::NeedsLogits { what })
     }
 
-    /// `temperature` times Gumbel noise for `n` logits: the largest of their sums is at a token that is drawn from
-    /// softmax(logits / `temperature`) (Gumbel, *Statistical Theory of Extreme Values*, 1954; Maddison et al., *A\*
-    /// Sampling*, 2014). `None` for a greedy sampler.
+    /// `temperature` times Gumbel noise for `n` logits. The index of the largest sum of logit and noise is a token
+    /// that is drawn from softmax(logits / `temperature`) (Gumbel, *Statistical Theory of Extreme Values*, 1954;
+    /// Maddison et al., *A\* Sampling*, 2014). `None` for a greedy sampler.
     ///
-    /// An entry is -T ln(-ln(1 - u)) for one of 2^52 equally distant u in 0..1, so it lies between -3.61 T and
-    /// 36.75 T, which is below 2^10 up to [`MAX_NOISE_TEMPERATURE`]. What it leaves out has a probability of 2^-52.
-    /// Rounded to units of 2^-18 it changes the odds of two tokens by a factor of 1 + 2^-17 / T at most.
+    /// An entry is -T ln(-ln(1 - u)) for one of 2^52 equally distant u in 0..1, where T is the temperature. So it
+    /// lies between -3.61 T and 36.75 T, which is below 2^10 for temperatures up to [`MAX_NOISE_TEMPERATURE`]. Noise
+    /// beyond this range would have a probability of 2^-52. Rounding noise to units of 2^-18 changes the odds of two
+    /// tokens by a factor of at most 1 + 2^-17 / T.
     pub fn noise(&mut self, n: usize) -> Option<Vec<f32>> {
         let Random { temperature, rng, .. } = self.random.as_mut()?;
         Some((0..n).map(|_| (f64::from(*temperature) * gumbel(rng.next_u64())) as f32).collect())

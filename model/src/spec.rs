@@ -43,7 +43,7 @@ macro_rules! specs {
             }
         }
 
-        /// Classes of weights, and the `model_type` that each belongs to.
+        /// The classes of weights of each family, and the family's `model_type`.
         const CLASSES: &[(&[&str], &str)] = &[$((<$config as Family>::CLASSES, $tag),)+];
 
         impl ModelSpec {
@@ -66,14 +66,14 @@ macro_rules! specs {
 
 families!(specs);
 
-/// Architecture and shape of a model: public, everything that both parties must agree on to compute it.
+/// Architecture and shape of a model: everything that both parties must agree on to compute the model. Public.
 ///
-/// Deserialising checks it, so a specification that came from a peer has sizes that are safe to multiply.
+/// Deserialising checks the specification, so that one from a peer has sizes that are safe to multiply.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "ModelConfig", into = "ModelConfig")]
 pub struct ModelSpec {
     config: ModelConfig,
-    /// All that follows from the configuration.
+    /// Everything that follows from the configuration.
     style: Arc<Style>,
 }
 
@@ -101,7 +101,7 @@ impl From<ModelSpec> for ModelConfig {
     }
 }
 
-/// The families, for a message about `other`, and what is known of it.
+/// The known families and advice on the type `other`, for a message about it.
 fn known(other: &str, keys: &Keys) -> String {
     let known = format!("the values of model_type are {}", ModelSpec::TYPES.join(", "));
     match experts::is_mixture(other) {
@@ -110,7 +110,7 @@ fn known(other: &str, keys: &Keys) -> String {
     }
 }
 
-/// The class that the weights belong to, and its `model_type`.
+/// The class that the weights belong to, and the `model_type` of this class.
 fn architecture<'k>(keys: &'k Keys) -> Result<Option<(&'k str, &'static str)>, ConfigError> {
     let names = keys.read("architectures", "a list of names", Value::as_array)?;
     let Some(name) = names.and_then(|names| names.first()) else { return Ok(None) };
@@ -127,7 +127,7 @@ impl ModelSpec {
         &self.config
     }
 
-    /// All that follows from the configuration: sizes, tensors, and how the decoder computes the model.
+    /// Everything that follows from the configuration: sizes, tensors, and how the decoder computes the model.
     pub(crate) fn style(&self) -> &Style {
         &self.style
     }
@@ -137,7 +137,7 @@ impl ModelSpec {
         ModelSpec::published(text).map(|(spec, _)| spec)
     }
 
-    /// Parses the text of a `config.json`, and how it says that the model is published.
+    /// Parses the text of a `config.json`, and also returns how the model is published.
     pub(crate) fn published(text: &[u8]) -> Result<(Self, Wrapping), ConfigError> {
         let (keys, wrapper) = text_model(object(text)?)?;
         let keys = Keys(&keys);
@@ -164,12 +164,12 @@ impl ModelSpec {
         Self::parse(kind, keys)
     }
 
-    /// Ids that end a text.
+    /// The ids that end a text.
     pub fn eos(&self) -> Vec<u32> {
         self.style.eos.clone()
     }
 
-    /// By layer the heads of its attention.
+    /// The heads of the attention of each layer.
     pub fn heads(&self) -> Vec<HeadShape> {
         self.style.heads.clone()
     }
@@ -179,7 +179,7 @@ impl ModelSpec {
         self.style.layers()
     }
 
-    /// Length of a residual vector.
+    /// The length of a vector of the residual stream.
     pub fn hidden(&self) -> usize {
         self.style.hidden
     }
@@ -189,22 +189,22 @@ impl ModelSpec {
         self.style.encoder.is_some()
     }
 
-    /// Names of an encoder's classes.
+    /// The names of an encoder's classes.
     pub fn labels(&self) -> Option<Vec<String>> {
         self.style.encoder.as_ref().map(|encoder| encoder.labels.clone()).filter(|labels| !labels.is_empty())
     }
 
-    /// Whether each of its classes is found or not by itself: the probability of one is the sigmoid of its logit.
+    /// Whether each class is decided by itself, so that its probability is the sigmoid of its logit.
     pub fn is_multi_label(&self) -> bool {
         self.style.encoder.as_ref().is_some_and(|encoder| encoder.multi_label)
     }
 
-    /// Whether the model gives the word in the place of a mask.
+    /// Whether the model predicts the word in the place of a mask.
     pub fn fills_mask(&self) -> bool {
         self.style.masked().is_some()
     }
 
-    /// The id that an encoder's positions do not count: that of padding, behind which they begin.
+    /// The id of padding, if an encoder's positions do not count it. They begin after this id.
     pub fn uncounted(&self) -> Option<u32> {
         match self.style.positions {
             Positions::Learned { offset } if self.is_encoder() => offset.checked_sub(1).map(|id| id as u32),
@@ -212,25 +212,26 @@ impl ModelSpec {
         }
     }
 
-    /// What the model reads in place of a text, if it reads images.
+    /// The shape of the images that the model reads in place of texts, if it reads images.
     pub fn image(&self) -> Option<ImageShape> {
         self.style.image()
     }
 
-    /// Number of token ids; 0 where it reads images.
+    /// The number of token ids; 0 if the model reads images.
     pub fn vocabulary(&self) -> usize {
         self.style.vocabulary
     }
 
-    /// Most positions that can go through the model: GPT-2 has a table of them. Rotary embeddings have no end, but
-    /// beyond the length that the configuration states a model was never trained to tell distances.
+    /// The largest number of positions that can go through the model. GPT-2 has a table of positions. Rotary
+    /// embeddings have no end, but a model was never trained to tell distances beyond the length that its
+    /// configuration states.
     pub fn max_positions(&self) -> usize {
         self.style.max_positions
     }
 
-    /// [`max_positions`](Self::max_positions) of a text that was stated before its first token to have `text`
-    /// positions. Longer texts may have another embedding of positions, for which this one would have to be read
-    /// again.
+    /// [`max_positions`](Self::max_positions) for a text whose length was stated to be `text` positions before its
+    /// first token. Longer texts may have another embedding of positions: to become longer, the text would have to be
+    /// read again.
     pub fn max_positions_of(&self, text: Option<usize>) -> usize {
         match (self.style.short_text(), text) {
             (Some(short), Some(text)) if text <= short => short,
@@ -238,8 +239,8 @@ impl ModelSpec {
         }
     }
 
-    /// The model's layers of attention, those first that have keys and values of their own. A window that all
-    /// positions fit into is none.
+    /// The model's layers of attention. Layers with keys and values of their own come first. A window into which all
+    /// positions fit is left out.
     pub fn attention(&self) -> Layers {
         let Style { heads, max_positions, windows, score_cap, encoder, .. } = &*self.style;
         let own = self.style.own_layers();
@@ -259,7 +260,7 @@ impl ModelSpec {
         self.style.tensors()
     }
 
-    /// Refuses a cache policy whose settings are for another model, or that has no layer to act on.
+    /// Refuses a cache policy whose settings do not fit the model, or that has no layer to act on.
     pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
         let layers = self.attention();
         if self.is_encoder() && *policy != PolicySpec::default() {
@@ -274,7 +275,7 @@ impl ModelSpec {
         Ok(policy.check(layers.pruned(), layers.pruned_heads())?)
     }
 
-    /// Refuses the cache policy `policy`, which prunes, where layers read the keys and values of others.
+    /// Refuses the cache policy `policy`, which prunes, if layers of the model read the keys and values of others.
     ///
     /// # Errors
     /// [`Error::SharedPolicy`].
@@ -294,7 +295,7 @@ impl ModelSpec {
         }
     }
 
-    /// Number of parameters as published.
+    /// The number of parameters, as published.
     pub fn parameters(&self) -> usize {
         self.tensors().iter().map(|t| t.shape.iter().product::<usize>()).sum()
     }

@@ -1,4 +1,4 @@
-//! Checkpoints that are written: safetensors, one file or several with an index.
+//! Writing of checkpoints: safetensors, as one file or as several with an index.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{Error, TensorSpec};
 
-/// Numbers that are encoded at a time.
+/// The number of values that are encoded at a time.
 const PIECE: usize = 1 << 16;
 
-/// Type of the weights in a file that is written.
+/// The type of the weights in a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DType {
     /// 32 bits.
@@ -30,7 +30,7 @@ pub enum DType {
 pub(crate) type Typed = (TensorSpec, DType);
 
 impl DType {
-    /// As safetensors call it.
+    /// The name of the type in safetensors files.
     fn name(self) -> &'static str {
         match self {
             DType::F32 => "F32",
@@ -40,7 +40,7 @@ impl DType {
         }
     }
 
-    /// As `config.json` calls it.
+    /// The name of the type in `config.json`.
     pub(crate) fn torch_name(self) -> &'static str {
         match self {
             DType::F32 => "float32",
@@ -69,7 +69,7 @@ impl DType {
     }
 }
 
-/// Bytes of a tensor.
+/// The number of bytes of a tensor.
 fn stored((tensor, dtype): &Typed) -> u64 {
     tensor.shape.iter().product::<usize>() as u64 * dtype.bytes()
 }
@@ -79,12 +79,12 @@ fn typed(layout: &[TensorSpec], dtype: DType) -> Vec<Typed> {
 }
 
 /// Writes the tensors of `layout` into `dir`: as `model.safetensors`, or, if they take more than `shard_bytes`, as
-/// files of at most so many bytes of weights (a larger tensor has one of its own) with
-/// `model.safetensors.index.json`. `fill` is that of [`write_safetensors`].
+/// several files with `model.safetensors.index.json`. Each file has at most `shard_bytes` bytes of weights, and a
+/// larger tensor has a file of its own. `fill` is used as in [`write_safetensors`].
 ///
 /// # Errors
-/// If a file cannot be written. If the directory holds a model in the other form, because programs read one of the
-/// two and ignore the other.
+/// If a file cannot be written, or if the directory holds a model in the other of the two forms, because programs
+/// read one form and ignore the other.
 pub fn write_shards(
     dir: &Path,
     layout: &[TensorSpec],
@@ -95,7 +95,7 @@ pub fn write_shards(
     write_typed_shards(dir, &typed(layout, dtype), shard_bytes, fill)
 }
 
-/// [`write_shards`] of tensors of several types.
+/// [`write_shards`] for tensors of several types.
 pub(crate) fn write_typed_shards(
     dir: &Path,
     layout: &[Typed],
@@ -138,8 +138,7 @@ pub(crate) fn write_typed_shards(
 }
 
 /// Writes the safetensors file `path` with the tensors of `layout`, in order. `fill` appends the values of a tensor
-/// to an empty vector; only one tensor is in memory at a time. A file that is there already stays until the new one
-/// is complete.
+/// to an empty vector; only one tensor is in memory at a time. An existing file stays until the new one is complete.
 pub fn write_safetensors(
     path: &Path,
     layout: &[TensorSpec],

@@ -1,4 +1,4 @@
-//! In what models differ: the words in which a family says how it computes, and by which names it is published.
+//! The points in which models differ: how a family computes, and under which names it is published.
 
 mod published;
 
@@ -10,66 +10,67 @@ pub(crate) use self::published::{LayerMatrix, Names, Role, Stored};
 use crate::config::{Activation, Common, RopeConfig};
 use crate::image::ImageShape;
 
-/// A decoder or an encoder: its sizes, its names and its choices.
+/// The description of a decoder or an encoder: its sizes, its names and its choices.
 #[derive(Clone, Debug)]
 pub(crate) struct Style {
     pub(crate) names: Names,
-    /// By layer the heads of its attention.
+    /// The heads of the attention of each layer.
     pub(crate) heads: Vec<HeadShape>,
-    /// By layer what its values are.
+    /// The kind of values of each layer.
     pub(crate) values: Vec<Values>,
-    /// Length of a residual vector.
+    /// The length of a vector of the residual stream.
     pub(crate) hidden: usize,
-    /// By layer the length of the MLP's hidden vector.
+    /// The length of the MLP's hidden vector in each layer.
     pub(crate) intermediate: Vec<usize>,
-    /// Number of token ids.
+    /// The number of token ids.
     pub(crate) vocabulary: usize,
-    /// Most positions.
+    /// The largest number of positions.
     pub(crate) max_positions: usize,
     /// Where norms stand.
     pub(crate) norms: Norms,
     /// The kind of all norms.
     pub(crate) norm: Norm,
-    /// A norm adds this to the mean square under its root.
+    /// The number that a norm adds to the mean square under its root.
     pub(crate) eps: f32,
     /// Norms of queries and keys.
     pub(crate) qk_norm: QkNorm,
     pub(crate) positions: Positions,
-    /// By layer the rotary embedding by which its queries and keys turn, if they do.
+    /// For each layer, the index of the rotary embedding by which queries and keys turn, if they turn.
     pub(crate) turns: Vec<Option<usize>>,
-    /// By layer what scores are multiplied by.
+    /// For each layer, the factor by which scores are multiplied.
     pub(crate) scales: Vec<f32>,
-    /// By layer how many tokens a query sees, its own included; `None` for all.
+    /// For each layer, how many tokens a query sees, its own included; `None` for all tokens.
     pub(crate) windows: Vec<Option<usize>>,
     /// The soft cap of scores, if they have one.
     pub(crate) score_cap: Option<f32>,
-    /// The soft cap c of logits, if they have one: they are c tanh(x / c).
+    /// The soft cap c of logits, if they have one. A logit x then becomes c tanh(x / c).
     pub(crate) logit_cap: Option<f32>,
     pub(crate) mlp: Mlp,
     pub(crate) activation: Activation,
-    /// Queries, keys and values have biases.
+    /// Whether queries, keys and values have biases.
     pub(crate) qkv_bias: bool,
-    /// The output of attention has a bias.
+    /// Whether the output of attention has a bias.
     pub(crate) output_bias: bool,
-    /// The matrices of the MLP have biases.
+    /// Whether the matrices of the MLP have biases.
     pub(crate) mlp_bias: bool,
-    /// The head has a bias.
+    /// Whether the head has a bias.
     pub(crate) head_bias: bool,
-    /// The head is the embedding.
+    /// Whether the head is the embedding.
     pub(crate) tied: bool,
-    /// A factor of embeddings, if they have one.
+    /// The factor by which embeddings are multiplied, if there is one.
     pub(crate) embedding_scale: Option<f32>,
-    /// A factor of what attention and MLP add to the residual stream.
+    /// The factor of everything that attention and MLP add to the residual stream.
     pub(crate) residual_scale: f32,
-    /// A factor of logits.
+    /// The factor of logits.
     pub(crate) logit_scale: f32,
-    /// Matrices are stored as integers of 8 bits with scales.
+    /// Whether matrices are stored as integers of 8 bits with scales.
     pub(crate) quantized: bool,
-    /// What every layer adds besides, if it does; beside [`Norms::Both`].
+    /// The embeddings by layer, if the model has some. They need [`Norms::Both`].
     pub(crate) by_layer: Option<ByLayer>,
-    /// Ids that end a text.
+    /// The ids that end a text.
     pub(crate) eos: Vec<u32>,
-    /// What makes it an encoder, if it is one: all tokens see one another, and the first one gives the outputs.
+    /// The settings of an encoder, if the model is one. In an encoder all tokens see one another, and one of them
+    /// gives the outputs.
     pub(crate) encoder: Option<Encoder>,
 }
 
@@ -85,36 +86,36 @@ pub(crate) struct Sizes {
     pub(crate) activation: Activation,
 }
 
-/// Embeddings by layer: of a token's id and of its embedding, for every layer a vector. Behind the MLP a layer
-/// multiplies it with a product of its state.
+/// Embeddings by layer: each token has a vector for every layer, made of its id and of its embedding. Behind the MLP,
+/// a layer multiplies this vector by factors that it computes from its state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByLayer {
-    /// Length of a layer's vector.
+    /// The length of the vector of one layer.
     pub(crate) width: usize,
     /// The table of ids, with the vectors of all layers side by side.
     pub(crate) table: &'static str,
-    /// The matrix that makes as many of an embedding.
+    /// The matrix that turns an embedding into vectors for all layers.
     pub(crate) projection: &'static str,
-    /// The norm of each of these.
+    /// The norm of each vector that the projection gives.
     pub(crate) norm: &'static str,
 }
 
 /// How an encoder begins and ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Encoder {
-    /// Segments that a text may have, each with an embedding of its own; 0 for none.
+    /// The number of segments that a text may have, each with an embedding of its own; 0 if there are no segments.
     pub(crate) segments: usize,
-    /// The function between the two matrices that make outputs of the chosen token, where there are two.
+    /// The function between the two matrices that turn the chosen token's state into outputs, if there are two.
     pub(crate) pooled: Option<Pooled>,
-    /// What it reads in place of a text, if it reads images.
+    /// The shape of the images that the model reads in place of texts, if it reads images.
     pub(crate) image: Option<ImageShape>,
-    /// Names of the classes, of which it gives the logits; none where it gives those of the masked word.
+    /// The names of the classes whose logits the model gives. Empty if it gives the logits of a masked word.
     pub(crate) labels: Vec<String>,
-    /// Each class is found or not by itself.
+    /// Whether each class is decided by itself.
     pub(crate) multi_label: bool,
 }
 
-/// A function of the chosen token's state: the first one's, or the mask's.
+/// A function of the state of the chosen token, which is the first token or the mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooled {
     Tanh,
@@ -127,9 +128,9 @@ pub(crate) enum Pooled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Masked {
     pub(crate) activation: Activation,
-    /// The name of the norm behind the activation.
+    /// The name of the norm after the activation.
     pub(crate) norm: &'static str,
-    /// The whole name of the bias of the words, which the embedding has none of.
+    /// The full name of the bias of the words' logits. The embedding itself has no bias.
     pub(crate) bias: &'static str,
 }
 
@@ -153,14 +154,14 @@ pub(crate) enum Norms {
 pub(crate) enum Norm {
     /// Root mean square, with a gain.
     Rms,
-    /// Root mean square, with a gain that is published less 1.
+    /// Root mean square, with a gain of which 1 less is published.
     RmsLessOne,
-    /// With mean, gain and shift.
+    /// A layer norm: with mean, gain and shift.
     Layer,
 }
 
 impl Norm {
-    /// Whether what is added to the residual stream has its mean taken away.
+    /// Whether the mean is subtracted from everything that is added to the residual stream.
     pub(crate) fn centres(self) -> bool {
         self == Norm::Layer
     }
@@ -179,22 +180,23 @@ pub(crate) enum QkNorm {
 /// The values of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
-    /// Products with a matrix of their own.
+    /// Products of the input with a matrix of their own.
     Own,
-    /// Products with a matrix, of which each head is RMS-normalised without a gain; beside [`QkNorm::Head`].
+    /// Products with a matrix of their own, then an RMS norm of each head, without a gain. They need
+    /// [`QkNorm::Head`].
     Normalised,
-    /// The keys, normalised, before their gain and their turn. There is no matrix of values.
+    /// The normalised keys, before their gain and their rotary embedding. There is no matrix of values.
     Keys,
-    /// The values of this earlier layer, read with its keys. Every layer behind the first shared one is shared, too.
+    /// The keys and the values of this earlier layer. All layers behind the first such layer are of this kind, too.
     Shared(usize),
 }
 
 /// Embeddings of positions.
 #[derive(Clone, Debug)]
 pub(crate) enum Positions {
-    /// Queries and keys turn, by one of these embeddings.
+    /// Queries and keys turn, in each layer by one of these rotary embeddings.
     Rotary(Vec<RopeConfig>),
-    /// A table is added to the embedding, in which the first position has the row `offset`.
+    /// A row of a table is added to the embedding. The first position has the row `offset`.
     Learned { offset: usize },
 }
 
@@ -208,8 +210,8 @@ pub(crate) enum Mlp {
 }
 
 impl Style {
-    /// The first transformers' after their norms had moved: layer norms before a plain MLP and attention with biases,
-    /// and learned positions. A family says in what it departs.
+    /// The style of a transformer like GPT-2: layer norms before attention and before a plain MLP, both with biases,
+    /// and learned positions. A family changes the points in which it differs.
     pub(crate) fn new(names: Names, sizes: Sizes) -> Self {
         let Sizes { heads, layers, hidden, intermediate, vocabulary, max_positions, eps, activation } = sizes;
         Style {
@@ -247,7 +249,7 @@ impl Style {
         }
     }
 
-    /// LLaMA's with layer norms, a plain MLP and biases.
+    /// The style of LLaMA, but with layer norms, a plain MLP and biases.
     pub(crate) fn rotary(common: &Common) -> Self {
         let sizes = Sizes {
             heads: common.heads(),
@@ -269,23 +271,23 @@ impl Style {
         }
     }
 
-    /// LLaMA's, without biases.
+    /// The style of LLaMA, without biases.
     pub(crate) fn llama(common: &Common) -> Self {
         let (norm, mlp) = (Norm::Rms, Mlp::Gated);
         Style { norm, mlp, qkv_bias: false, output_bias: false, mlp_bias: false, ..Style::rotary(common) }
     }
 
-    /// Number of layers.
+    /// The number of layers.
     pub(crate) fn layers(&self) -> usize {
         self.windows.len()
     }
 
-    /// Number of layers with keys and values of their own, which come first.
+    /// The number of layers with keys and values of their own, which come first.
     pub(crate) fn own_layers(&self) -> usize {
         self.values.iter().take_while(|values| !matches!(values, Values::Shared(_))).count()
     }
 
-    /// The layers whose keys and values those behind them read.
+    /// For each layer without keys and values of its own, the layer whose keys and values it reads.
     pub(crate) fn shared(&self) -> impl Iterator<Item = usize> {
         self.values.iter().filter_map(|values| match values {
             Values::Shared(layer) => Some(*layer),
@@ -293,7 +295,7 @@ impl Style {
         })
     }
 
-    /// Number of logits: classes, or token ids.
+    /// The number of logits: classes, or token ids.
     pub(crate) fn outputs(&self) -> usize {
         let labels = self.encoder.as_ref().filter(|_| self.masked().is_none()).map(|encoder| encoder.labels.len());
         labels.unwrap_or(self.vocabulary)
@@ -307,18 +309,18 @@ impl Style {
         }
     }
 
-    /// The images that it reads, if it reads any.
+    /// The shape of the images that the model reads, if it reads any.
     pub(crate) fn image(&self) -> Option<ImageShape> {
         self.encoder.as_ref().and_then(|encoder| encoder.image)
     }
 
-    /// The `wanted` ones of `count` new tokens: the last, or the first of an encoder.
+    /// The range of the `wanted` ones among `count` new tokens: the last tokens, or the first ones in an encoder.
     pub(crate) fn wanted(&self, count: usize, wanted: usize) -> Range<usize> {
         if self.encoder.is_some() { 0..wanted } else { count - wanted..count }
     }
 
-    /// With [`Norms::Around`], the name of the norm whose output layer `i` reads. After the last layer it is the head
-    /// that reads it.
+    /// With [`Norms::Around`], the name of the norm whose output layer `i` reads. For `i` behind the last layer, the
+    /// norm whose output the head reads.
     pub(crate) fn norm_before(&self, i: usize) -> Option<String> {
         let after = self.names.of(Role::AfterMlp).filter(|_| self.norms == Norms::Around)?;
         Some(match i.checked_sub(1) {
@@ -327,20 +329,20 @@ impl Style {
         })
     }
 
-    /// Lengths of all queries, and of all keys, of one token in layer `i`.
+    /// The length of all queries of one token in layer `i`, and the length of all its keys.
     pub(crate) fn widths(&self, i: usize) -> (usize, usize) {
         let HeadShape { heads, kv_heads, head_dim } = self.heads[i];
         (heads * head_dim, kv_heads * head_dim)
     }
 
-    /// Length of the heads that turn by the rotary embedding `rope`.
+    /// The length of the heads that turn by the rotary embedding `rope`.
     pub(crate) fn turned_dim(&self, rope: usize) -> usize {
         let layer = self.turns.iter().position(|turns| *turns == Some(rope));
         self.heads[layer.unwrap_or_default()].head_dim
     }
 
-    /// The context of the training, where longer texts, of which it is public that they are, have another embedding
-    /// of positions from the first token on.
+    /// The context of the training, if longer texts have another embedding of positions from the first token on. It
+    /// is public whether a text is longer.
     pub(crate) fn short_text(&self) -> Option<usize> {
         match &self.positions {
             Positions::Rotary(ropes) => ropes.first().and_then(RopeConfig::short_text),
@@ -348,7 +350,7 @@ impl Style {
         }
     }
 
-    /// The outputs of [`Role::QkvByHead`], in the order of queries, keys and values.
+    /// The ranges of the outputs of [`Role::QkvByHead`] that put them in the order of queries, keys and values.
     pub(crate) fn by_head(&self) -> impl Iterator<Item = Range<usize>> {
         let HeadShape { heads, head_dim: d, .. } = self.heads[0];
         (0..3).flat_map(move |part| (0..heads).map(move |head| (3 * head + part) * d..(3 * head + part + 1) * d))

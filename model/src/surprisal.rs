@@ -1,13 +1,13 @@
-//! Surprisal of the tokens of a text, for policies that keep unexpected ones.
+//! The surprisal of the tokens of a text, for policies that keep unexpected tokens.
 
 use ndarray::{Array1, Array2, ArrayView1};
 use waggle_engine::Error;
 use waggle_mpcache::{KvCache, ScoreSource};
 
-/// The operation that an engine lacks if it does not open logits to the party that has the tokens.
+/// The name in an error of what an engine cannot do if it does not open logits to the party that has the tokens.
 const OPERATION: &str = "a policy that wants to know how unexpected tokens are";
 
-/// Tells a cache how unexpected each token was, pass by pass.
+/// Tells a cache how unexpected each token was, after each pass.
 #[derive(Debug, Default)]
 pub(crate) struct Surprisal {
     /// The logits after the last token.
@@ -15,8 +15,9 @@ pub(crate) struct Surprisal {
 }
 
 impl Surprisal {
-    /// Tells `cache` of the tokens `ids` that went through the model on this pass, if its policy wants to know.
-    /// `logits` are those after each of them. The first token of all was not predicted, and counts as expected.
+    /// Tells `cache` the surprisals of the tokens `ids` that went through the model in this pass, if its policy wants
+    /// them. `logits` has the logits after each of these tokens. The very first token was not predicted and counts as
+    /// expected.
     pub(crate) fn tell<E: waggle_engine::Engine>(
         &mut self,
         engine: &mut E,

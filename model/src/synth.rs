@@ -13,19 +13,19 @@ use crate::store::{DType, write_shards};
 use crate::style::Norm;
 use crate::{Error, ModelSpec, TensorSpec};
 
-/// Random numbers of one seed: pieces of a tensor are drawn side by side.
+/// The number of random values that are drawn from one seed. The pieces of a tensor are drawn in parallel.
 const PIECE: usize = 1 << 18;
 
 /// Standard deviation of a matrix at the start of training, in GPT-2 and LLaMA alike (`initializer_range`).
 const SPREAD: f32 = 0.02;
 
 /// Writes a Hugging Face directory `dir` with random weights of the shape that `config` (the text of a `config.json`)
-/// describes, with `layers` layers if given, all of which then have keys and values of their own.
+/// describes, with `layers` layers if the number is given. All layers then have keys and values of their own.
 ///
-/// As at the start of training, matrices are N(0, 0.02^2), those that write to the residual stream smaller by
-/// sqrt(2 layers), gains 1, biases and sinks 0. Equal seeds give equal files; the seed exists for repeatable timings:
-/// such weights are no secret. One tensor at a time is in memory. More than `shard_bytes` of weights become several
-/// files with an index, unless it is `None`.
+/// As at the start of training, matrices are N(0, 0.02^2), divided by sqrt(2 layers) if they write to the residual
+/// stream. Gains are 1, biases and sinks 0. Equal seeds give equal files, for repeatable timings; such weights are no
+/// secret. Only one tensor at a time is in memory. More than `shard_bytes` bytes of weights become several files with
+/// an index, unless `shard_bytes` is `None`.
 pub fn synthesize(
     config: &[u8],
     dir: &Path,
@@ -42,12 +42,12 @@ pub fn synthesize(
         for name in if present.is_empty() { names.to_vec() } else { present } {
             keys.insert(name.into(), json!(layers));
         }
-        // The layers whose keys others read may be gone.
+        // With fewer layers, a layer whose keys others read may be missing.
         if keys.contains_key("num_kv_shared_layers") {
             keys.insert("num_kv_shared_layers".into(), json!(0));
         }
     }
-    // The files say how they are stored, not in few bits; both spellings of the type are in use.
+    // The new files are not in few bits, and state their own type, under both keys that are in use.
     for name in ["quantization_config", "compression_config"] {
         keys.remove(name);
     }
@@ -71,7 +71,7 @@ pub fn synthesize(
     }
     let residual = SPREAD / (2.0 * spec.layers() as f32).sqrt();
     let mut rng = StdRng::seed_from_u64(seed);
-    // What a norm publishes for a gain of 1.
+    // The published number that stands for a gain of 1.
     let unit_gain = if spec.style().norm == Norm::RmsLessOne { 0.0 } else { 1.0 };
     write_shards(dir, &spec.tensors(), dtype, shard_bytes, |tensor, values| {
         let len = tensor.shape.iter().product();
@@ -85,7 +85,7 @@ pub fn synthesize(
         }
         Ok(())
     })?;
-    // The configuration last: without one a directory is no model.
+    // The configuration comes last: a directory without one is no model.
     config.commit().map_err(failed)?;
     Ok(spec)
 }
@@ -113,7 +113,7 @@ fn initial(tensor: &TensorSpec, residual: f32, unit_gain: f32) -> Initial {
 fn normals(seed: u64, spread: f32, out: &mut [f32]) {
     let mut rng = StdRng::seed_from_u64(seed);
     for pair in out.chunks_mut(2) {
-        // Two independent ones (Box and Muller, 1958). 1 - u lies in (0, 1], where the logarithm is finite.
+        // Two independent numbers (Box and Muller, 1958). 1 - u lies in (0, 1], where the logarithm is finite.
         let radius = (-2.0 * (1.0 - rng.random::<f32>()).ln()).sqrt();
         let (sin, cos) = (std::f32::consts::TAU * rng.random::<f32>()).sin_cos();
         pair.iter_mut().zip([radius * cos, radius * sin]).for_each(|(out, x)| *out = x * spread);

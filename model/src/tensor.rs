@@ -1,6 +1,6 @@
-//! What a tensor is called and how large it is, and what goes into its digest.
+//! Names and shapes of tensors, and how bytes go into a digest.
 
-/// Name and shape of a tensor as published.
+/// The name and the shape of a tensor, as published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Published name.

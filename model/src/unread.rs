@@ -1,8 +1,9 @@
 //! Tensors of a checkpoint that the program does not read.
 //!
-//! A tensor that nobody reads is a part of the function that is not computed: the biases of a Qwen2 that calls itself
-//! a LLaMA, for instance. So a checkpoint that holds more than the architecture is refused by name. What older
-//! programs stored beside the weights is known, and is checked to be what its name says:
+//! A tensor that is not read may mean that a part of the model is not computed: for instance, the biases of a Qwen2
+//! that calls itself a LLaMA. So a checkpoint with tensors that the architecture does not have is refused, and the
+//! error names them. Tensors that older programs stored beside the weights are known, and are checked to be what
+//! their names say:
 //!
 //! | tensor | what it must be |
 //! |---|---|
@@ -14,7 +15,7 @@
 //! | keys and values of a layer that reads those of another | anything: its authors' program leaves them out, too |
 //! | `bias` of a matrix that has none, as programs for few bits write it | zeros |
 //!
-//! A family says which names these are ([`Names::buffers`](crate::style::Names)).
+//! A family lists the names of such tensors ([`Names::buffers`](crate::style::Names)).
 
 use std::collections::BTreeSet;
 
@@ -31,11 +32,11 @@ const MASKED_SCORE: f32 = -1000.0;
 const FREQUENCY_ERROR: f32 = 0.01;
 
 impl Checkpoint {
-    /// Checks that the tensors of `spec` are there with their shapes, and that what else there is changes nothing.
+    /// Checks that the tensors of `spec` are there with their shapes, and that other tensors change nothing.
     ///
     /// # Errors
-    /// [`CheckpointError::Missing`] and [`CheckpointError::Shape`]; [`CheckpointError::Unread`] by name;
-    /// [`CheckpointError::Buffer`] for one that is not what its name says.
+    /// [`CheckpointError::Missing`] and [`CheckpointError::Shape`]; [`CheckpointError::Unread`] with the names of
+    /// unknown tensors; [`CheckpointError::Buffer`] for a tensor that is not what its name says.
     pub fn check_all(&self, spec: &ModelSpec) -> Result<(), CheckpointError> {
         let style = spec.style();
         let layout = style.tensors();
@@ -62,7 +63,8 @@ impl Checkpoint {
         if unread.is_empty() { Ok(()) } else { Err(CheckpointError::Unread { tensors: unread }) }
     }
 
-    /// Whether the tensor `name` adds nothing to a matrix that is in few bits and `read`.
+    /// Whether the tensor `name` is a bias of zeros for a matrix that is stored in few bits and is among those
+    /// `read`.
     fn is_zero_bias(&self, name: &str, read: &BTreeSet<&str>) -> bool {
         let matrix = name.strip_suffix("bias").map(|matrix| format!("{matrix}weight"));
         let packed = matrix.is_some_and(|matrix| read.contains(&*matrix) && self.is_packed(&matrix));

@@ -1,7 +1,7 @@
 //! From published tensors to the weights that an engine computes with.
 //!
-//! Norm gains and the attention scale are folded into matrices when entries are read, so that a matrix is nowhere but
-//! where it is published.
+//! Norm gains and the attention scale are folded into matrices when entries are read, so that a matrix needs no copy
+//! beside the published file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::public::{Disclosed, ModelPart};
 use crate::style::Norm;
 use crate::{Checkpoint, CheckpointError, Error};
 
-/// Places of a line whose sums are taken at a time.
+/// The number of places in a line whose sums are taken at a time.
 const STRIP: usize = 512;
 
 /// The values that a party knows of the weights of a model.
 #[derive(Clone, Copy)]
 pub enum Known<'a> {
-    /// No value.
+    /// No values.
     Nothing,
-    /// All values: on the server.
+    /// All values, as on the server.
     All(&'a Checkpoint),
-    /// The values of public parts: on the client. The rest of the checkpoint is not read.
+    /// The values of public parts, as on the client. The rest of the checkpoint is not read.
     Public(&'a Checkpoint),
 }
 
@@ -36,11 +36,11 @@ pub enum Known<'a> {
 /// specifications) it builds the same weights without values.
 pub(crate) struct Builder<'a, W> {
     pub(crate) known: Known<'a>,
-    /// Columns beside query, key and value.
+    /// The columns of a scoring head beside query, key and value.
     pub(crate) columns: Columns,
-    /// Matrices are stored as integers with scales.
+    /// Whether matrices are stored as integers with scales.
     pub(crate) narrow: bool,
-    /// What of the model both parties have, and the ranks of what is added to its matrices.
+    /// The public parts of the model, and the ranks of the adapters of its matrices.
     pub(crate) disclosed: &'a Disclosed,
     /// The part that the next weights belong to.
     pub(crate) part: ModelPart,
@@ -57,7 +57,7 @@ impl<'a, W> Builder<'a, W> {
         }
     }
 
-    /// One weight of shape (inputs, outputs), whose values `read` finds.
+    /// Builds a weight of shape (inputs, outputs), whose values `read` gives.
     pub(crate) fn weight(
         &mut self,
         name: &str,
@@ -72,7 +72,7 @@ impl<'a, W> Builder<'a, W> {
         };
         let names: Vec<_> = published.names().map(str::to_owned).collect();
         self.loader.load(&spec, Some(published.data())).map_err(|error| match (&error, values) {
-            // Name the published tensor if it is to blame.
+            // The error names the published tensor if the fault lies in it.
             (waggle_engine::Error::NotFinite { .. }, Some(checkpoint)) => {
                 let read = names.iter().try_for_each(|name| checkpoint.read(name).map(|_| ()));
                 read.err().map_or_else(|| error.into(), Error::from)
@@ -81,7 +81,7 @@ impl<'a, W> Builder<'a, W> {
         })
     }
 
-    /// A vector by itself, such as gains that activations are multiplied by, `width` long, whose values `read` finds.
+    /// Builds a vector of length `width` that is a weight by itself, such as gains. `read` gives its values.
     pub(crate) fn gains(
         &mut self,
         name: &str,
@@ -95,7 +95,7 @@ impl<'a, W> Builder<'a, W> {
         Ok(self.loader.load(&spec, data)?)
     }
 
-    /// One of the server's factors of what is added to a matrix: never public, and never narrow.
+    /// Builds one of the two factors of an adapter, which is the server's: never public, and never narrow.
     pub(crate) fn factor(
         &mut self,
         name: &str,
@@ -121,21 +121,21 @@ impl Norm {
     }
 }
 
-/// A weight as published, with what is folded into it.
+/// A weight as published, with everything that is folded into it.
 #[derive(Debug)]
 pub(crate) struct Published {
     matrix: PublishedMatrix,
     bias: Option<Array1<f32>>,
     /// Weights whose outputs follow those of this one.
     after: Vec<Published>,
-    /// Further columns, which nothing is folded into.
+    /// Further columns, into which nothing is folded.
     further: Option<Array2<f32>>,
-    /// The gain of further inputs that are added to the outputs.
+    /// The gain of further inputs, which are added to the outputs.
     added: Option<Array1<f32>>,
 }
 
-/// A published matrix, each entry less the mean of its input's outputs if they are centred, times the gain of its
-/// input, and entries of the first outputs times a factor.
+/// A published matrix with what is folded into it. From each entry the mean of its input's outputs is subtracted if
+/// outputs are centred. The entry is then multiplied by the gain of its input, and in the first outputs by a factor.
 #[derive(Debug)]
 struct PublishedMatrix {
     /// Pieces of one tensor, in the order of their lines.
@@ -152,7 +152,7 @@ struct PublishedMatrix {
 #[derive(Clone, Debug)]
 struct Lines {
     name: String,
-    /// The first of them.
+    /// The first of these lines.
     first: usize,
     lines: usize,
     length: usize,
@@ -160,8 +160,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// The whole tensor. One of more than two dimensions is a table in its last, or a matrix of its first: a
-    /// convolution whose places do not overlap.
+    /// The whole tensor. A tensor of more than two dimensions is either a table with rows along its last dimension,
+    /// or a matrix with outputs along its first: a convolution whose patches do not overlap.
     fn find(checkpoint: &Checkpoint, name: &str, order: Order) -> Result<Self, CheckpointError> {
         let (shape, numbers) = checkpoint.numbers(name)?;
         if shape.len() < 2 {
@@ -179,7 +179,7 @@ impl Published {
         Ok(Published::new(vec![Lines::find(c, tensor, Order::Rows)?], Order::Rows, None))
     }
 
-    /// The linear layer `name`, published as (inputs, outputs) in rows or as (outputs, inputs), with or without a
+    /// The linear layer `name`, published as (inputs, outputs) or as (outputs, inputs), by `order`, with or without a
     /// bias.
     pub(crate) fn linear(c: &Checkpoint, name: &str, order: Order, biased: bool) -> Result<Self, CheckpointError> {
         let part = Lines::find(c, &format!("{name}.weight"), order)?;
@@ -192,10 +192,11 @@ impl Published {
         Published { matrix, bias, after: Vec::new(), further: None, added: None }
     }
 
-    /// The weight whose outputs are those of `ranges`, one after another, of this one: of one published linear layer.
+    /// The weight whose outputs are the outputs `ranges` of this weight, one range after another. This weight must be
+    /// a single published linear layer.
     ///
     /// # Panics
-    /// If the layer does not have them. The checkpoint is checked for shapes before.
+    /// If the layer does not have these outputs. The checkpoint's shapes are checked before.
     pub(crate) fn reordered(self, ranges: &[Range<usize>]) -> Self {
         let whole = &self.matrix.parts[0];
         let part = |&Range { start, end }: &Range<usize>| {
@@ -207,25 +208,26 @@ impl Published {
         Published::new(ranges.iter().map(part).collect(), Order::Columns, bias)
     }
 
-    /// The outputs of `weights`, one weight after another. They have as many inputs and are published the same way.
+    /// The weight with the outputs of `weights`, one weight after another. All of them have the same number of inputs
+    /// and are published in the same order.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `weights` is empty.
     pub(crate) fn side_by_side(weights: Vec<Published>) -> Self {
         let mut weights = weights.into_iter();
         let first = weights.next().expect("a weight");
         Published { after: weights.collect(), ..first }
     }
 
-    /// The names of the tensors of which the weight is made.
+    /// The names of the tensors that the weight is made of.
     fn names(&self) -> impl Iterator<Item = &str> {
         let after = self.after.iter().flat_map(|after| &after.matrix.parts);
         self.matrix.parts.iter().chain(after).map(|part| part.name.as_str())
     }
 
     /// The weight whose outputs have the mean 0 for every input: W (1 - 1/n) and b (1 - 1/n), where 1/n stands for
-    /// the matrix that averages n outputs. A layer norm takes the mean away from what it is given. Where nothing else
-    /// reads the sum of such outputs, the norm therefore finds none to take away, and is a root-mean-square norm.
+    /// the matrix that averages n outputs. A layer norm subtracts the mean of its input. If nothing else reads the
+    /// sum of such outputs, the mean is 0 already, and the norm is a root-mean-square norm.
     fn centred(mut self) -> Self {
         let outputs = self.matrix.shape().1;
         let mean = |sum: f64| (sum / outputs.max(1) as f64) as f32;
@@ -241,7 +243,7 @@ impl Published {
         self
     }
 
-    /// This weight with a bias.
+    /// This weight with the bias `bias`.
     pub(crate) fn with_bias(self, bias: Array1<f32>) -> Self {
         Published { bias: Some(bias), ..self }
     }
@@ -272,19 +274,19 @@ impl Published {
         self
     }
 
-    /// The weight of (x, n) that adds a residual stream to its outputs: x W + b + g n + beta, for the norm `name`
-    /// with gain g and shift beta.
+    /// The weight for the input (x, n) that also adds the residual stream n to its outputs: x W + b + g n + beta, for
+    /// the norm `name` with gain g and shift beta.
     pub(crate) fn adding(self, norm: Norm, c: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
         let added = Some(norm.gain(c, name)?);
         Ok(Published { added, ..self.shifted(norm.shift(c, name)?) })
     }
 
-    /// The weight whose outputs are added to a residual stream that such norms read.
+    /// The weight, if its outputs are added to a residual stream that norms of the kind `norm` read.
     pub(crate) fn residual(self, norm: Norm) -> Self {
         if norm.centres() { self.centred() } else { self }
     }
 
-    /// Puts `columns` (inputs, further outputs) beside the others, as they are.
+    /// Puts `columns` (inputs, further outputs) beside the other outputs, unchanged.
     pub(crate) fn widened(self, columns: Option<Array2<f32>>) -> Self {
         Published { further: columns, ..self }
     }
@@ -309,7 +311,7 @@ impl Published {
 }
 
 impl PublishedMatrix {
-    /// The tensor that the entries `from .. from + count` of a line are in, and the place of the first.
+    /// The tensor that holds the entries `from .. from + count` of a line, and the place of the first of them.
     fn place(&self, line: usize, from: usize, count: usize) -> (&Numbers, usize) {
         let mut line = line;
         for part in &self.parts {
@@ -328,7 +330,7 @@ impl PublishedMatrix {
         numbers.read(at, out);
     }
 
-    /// `by` W for the published W.
+    /// The product of the vector `by` and the published matrix W.
     fn products_with(&self, by: &Array1<f32>) -> Array1<f32> {
         let sums = match self.order {
             Order::Rows => self.sums_of_places(by),
@@ -337,8 +339,8 @@ impl PublishedMatrix {
         sums.into_iter().map(|sum| sum as f32).collect()
     }
 
-    /// For every published line the sum of its entries, each times its place's factor `by`. Sums are kept in f64, as
-    /// they are made once.
+    /// For every published line, the sum of its entries, each times the factor in `by` of its place. Sums are in f64,
+    /// as they are computed only once.
     fn sums_of_lines(&self, by: &Array1<f32>) -> Vec<f64> {
         let (lines, length) = self.lines();
         let of_line = |line: usize| {
@@ -349,8 +351,8 @@ impl PublishedMatrix {
         (0..lines).into_par_iter().map(of_line).collect()
     }
 
-    /// For every place in a line the sum of the entries there, each times its line's factor `by`: by strips of
-    /// places.
+    /// For every place in a line, the sum of the entries at this place, each times the factor in `by` of its line.
+    /// The sums are taken for a strip of places at a time.
     fn sums_of_places(&self, by: &Array1<f32>) -> Vec<f64> {
         let (lines, length) = self.lines();
         let strip = |start: usize| {
@@ -428,7 +430,7 @@ impl MatrixSource for PublishedMatrix {
     }
 }
 
-/// (w - `mean`) `factor` in place of every number w.
+/// Replaces every number w by (w - `mean`) `factor`.
 fn fold(numbers: &mut [f32], mean: f32, factor: f32) {
     wide(|| numbers.iter_mut().for_each(|w| *w = (*w - mean) * factor));
 }

@@ -19,7 +19,7 @@ pub struct Attended<T> {
 }
 
 impl<T> Attended<T> {
-    /// The weights of the mix, (kv_heads, group * rows, tokens).
+    /// The weights of the mix, (kv_heads, group * rows, tokens), of a store that is not divided into parts.
     ///
     /// # Panics
     /// If the heads of the store are divided into parts.
@@ -30,9 +30,9 @@ impl<T> Attended<T> {
 }
 
 /// Exact attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, over all
-/// tokens that the store keeps and the layer lets a query see ([`Store::spans`]), each query over those of its head.
-/// In two phases a store that is divided takes the flows of one that is not, because all parts go through every step
-/// together.
+/// tokens that the store keeps and the layer lets a query see ([`Store::spans`]), each query over the tokens that its
+/// head holds. In two phases a divided store takes the same flows as an undivided one, because all parts go through
+/// every step together.
 pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
     store.record_all_attended();
     let (shape, rows) = (store.heads(), q.shape()[1]);
@@ -45,8 +45,8 @@ pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) ->
     Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), shape), by_part })
 }
 
-/// The softmax of the scores of each part of `store`, (..., rows, tokens): of its first query head those of all
-/// queries, then of the next. Row i sees `seen[i]`, and the sink of its head, which nothing is mixed by.
+/// The softmax of the scores of each part of `store`, (..., rows, tokens). Before the last axis the query head is
+/// outermost, then the query. Row i sees `seen[i]`. The sink of its head counts in its sum, but mixes no value.
 pub fn softmax<E: Engine>(
     engine: &mut E,
     scores: &[E::Tensor],
@@ -77,7 +77,7 @@ pub fn softmax<E: Engine>(
 /// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens: (heads, 1, head_dim).
 ///
 /// `pairs` is (batch, tokens, 2 head_dim), keys beside values, with a batch entry for every head or for every
-/// key/value head of `store`. The policy records which tokens these are ([`Store::record_attended`]).
+/// key/value head of `store`. The policy records which tokens it chose ([`Store::record_attended`]).
 pub fn sparse<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
@@ -89,7 +89,7 @@ pub fn sparse<E: Engine>(
     let queries = q.reshape(&[batch, heads / batch, head_dim]);
     let keys = pairs.slice(2, 0..head_dim).permute(&[0, 2, 1]);
     let cap = store.soft_cap();
-    // A cap needs the scores whole.
+    // The cap of a layer needs scores in full precision.
     let precision = if cap.is_none() { Precision::Softmax } else { Precision::Full };
     let product = Product { left: &queries, right: Right::Fresh(&keys) };
     let scores = engine.scope("scores", |e| e.matmul_each(vec![product], precision))?.remove(0);
@@ -101,9 +101,10 @@ pub fn sparse<E: Engine>(
 }
 
 /// The attention that each token received from the last `window` of `rows` queries, (kv_heads, tokens), or (1,
-/// tokens) of all heads with [`Granularity::PerLayer`].
+/// tokens), summed over all heads, with [`Granularity::PerLayer`].
 ///
-/// It is the sum of the probabilities `p` (kv_heads, group * rows, tokens) over these queries and over the heads.
+/// The attention is the sum of the probabilities `p` (kv_heads, group * rows, tokens) over these queries and over the
+/// heads.
 pub fn received<E: Select>(
     engine: &mut E,
     p: &E::Tensor,
@@ -119,8 +120,9 @@ pub fn received<E: Select>(
     engine.sum_last(&last)
 }
 
-/// Sums the attention that tokens received (rows, tokens) from queries of this piece and of those `before` it, (rows,
-/// fewer tokens). A token that comes later received none before.
+/// Adds the attention that tokens received from the queries of this piece, `received` (rows, tokens), to what they
+/// received from earlier pieces, `before` (rows, fewer tokens). A token that came with this piece received none
+/// before.
 pub fn accumulate<E: Engine>(
     engine: &mut E,
     before: Option<E::Tensor>,
@@ -132,19 +134,20 @@ pub fn accumulate<E: Engine>(
     Ok(E::Tensor::concat(1, &[&both, &received.slice(1, known..tokens)]))
 }
 
-/// Bounds on what [`received`] returns, and how it is compared.
+/// Bounds on the sums that [`received`] returns, and the precision to which they are compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     /// log2 of a bound for scores in range, where every term is a probability.
     pub magnitude: u32,
-    /// Fractional bits to which it is rounded before it is compared.
+    /// Fractional bits to which a sum is rounded before it is compared.
     pub frac: u32,
     /// A bound that holds whatever the scores were.
     pub ceiling: Ceiling,
 }
 
 impl Received {
-    /// For sums over a window of `window` queries, on `engine`; over a kernel as well, of as many times more terms.
+    /// The bounds of sums over `window` queries, on `engine`. For sums that are smoothed over a kernel, `window` is
+    /// the number of queries times the kernel.
     pub fn new<E: Select>(engine: &E, window: usize, each: Granularity, shape: HeadShape) -> Result<Self, Error> {
         let terms = window * shape.heads / each.stores(shape);
         // Rounding may lift a probability a little above 1.
@@ -158,8 +161,8 @@ impl Received {
 ///
 /// The part of a cell by which a sum may be off ([`waggle_engine::GRID_NOISE`]) is then 16 units, times that root.
 /// Two parties round a probability at random, by half a unit on average, and errors of a sum add up to the root. The
-/// rest is for what rounding in earlier layers did to scores: an error of 2^-12 moves a probability of 1/4 by 12
-/// units.
+/// rest of a cell allows for the rounding of scores in earlier layers: an error of 2^-12 moves a probability of 1/4
+/// by 12 units.
 fn grid(terms: usize) -> u32 {
     10u32.saturating_sub(terms.ilog2().div_ceil(2))
 }

@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use crate::UnknownValue;
 
-/// The number of tokens that a policy keeps or looks at: a share of those seen so far, or a number that stays.
+/// The number of tokens that a policy keeps or looks at: a share of the tokens seen so far, or a constant number.
 ///
 /// As a text a fraction above 0 and up to 1 is a share, and a whole number from 2 on is a number of tokens. `1` is
-/// the whole share: a cache of a single token would be of no use.
+/// the share of all tokens, not a single token, which would be of no use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
     /// A share of all tokens seen, above 0 and up to 1.
@@ -26,7 +26,7 @@ impl Budget {
         }
     }
 
-    /// The number of tokens, of a budget that is one.
+    /// The number of tokens, if the budget is a number and not a share.
     pub fn tokens(self) -> Option<usize> {
         match self {
             Budget::Share(_) => None,
@@ -54,7 +54,7 @@ impl FromStr for Budget {
     }
 }
 
-/// Tokens that the share `share` of `tokens` tokens stands for: rounded, at least 1.
+/// The number of tokens that the share `share` of `tokens` tokens stands for: rounded, at least 1.
 pub fn budget(share: f64, tokens: usize) -> usize {
     ((share * tokens as f64).round() as usize).clamp(1, tokens.max(1))
 }

@@ -6,16 +6,16 @@ use waggle_engine::{Ceiling, Engine, Error, Select, Tensor};
 use crate::store::Sees;
 use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, ScoreSource, Store, attention, window};
 
-/// The class of a layer with a window of so many tokens is this and the window: above those of all policies.
+/// A layer with a window of n tokens has the class `WINDOWED` + n, which is above the classes of all policies.
 const WINDOWED: usize = 1 << 20;
 
-/// The cache of one generation: a store per layer and the policy that reads them. Layers with a window are read
-/// through it, and the policy reads the others, which it knows as layers 0, 1, ... The last layers may have no store
-/// and [read](KvCache::attend_again) that of an earlier one.
+/// The cache of one generation: a store per layer and the policy that reads the stores. A layer with a window is read
+/// through its window. The policy reads the other layers and knows them as layers 0, 1, ... The last layers may have
+/// no store of their own and [read](KvCache::attend_again) that of an earlier layer.
 pub struct KvCache<E: Engine> {
     stores: Vec<Store<E>>,
     attention: Vec<Attention>,
-    /// The stores that layers without one read.
+    /// The stores that the last layers read, which have none of their own.
     shared: Vec<usize>,
     policy: Box<dyn Policy<E>>,
     can_roll_back: bool,
@@ -24,29 +24,30 @@ pub struct KvCache<E: Engine> {
     texts: usize,
 }
 
-/// What a cache is told of a text before the first token. All but the padding's numbers is public.
+/// What a cache is told of a text before the first token. All but the amount of padding is public.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// Tokens of the prompt, which may come in pieces. If they are not stated, the tokens that come first are all of
-    /// the prompt.
+    /// Tokens of the prompt, which may come in pieces. If the number is not stated, the tokens that come first are
+    /// the whole prompt.
     pub prompt: Option<usize>,
     /// Positions of the whole text: prompt and generated tokens.
     pub text: Option<usize>,
-    /// Whether tokens will be [taken back](KvCache::roll_back), so that windows keep what they may need again.
+    /// Whether tokens will be [taken back](KvCache::roll_back), so that layers with windows keep tokens that may come
+    /// into view again.
     pub rolls_back: bool,
-    /// Padding at the beginning of the prompt, or at its end where every token attends to all. Only under the policy
-    /// `full`: other policies would choose among tokens that stand for nothing.
+    /// Padding at the beginning of the prompt; in an encoder, whose tokens attend to all tokens, at its end. Allowed
+    /// only under the policy `full`: other policies would choose among tokens that stand for nothing.
     pub padding: Option<Padding>,
 }
 
 /// The reader of a layer.
 #[derive(Clone, Copy, Debug)]
 enum Attention {
-    /// The policy, as its layer of this index.
+    /// The policy, which knows the layer by this index.
     Policy(usize),
-    /// A window of so many tokens.
+    /// A window of this many tokens.
     Window(usize),
-    /// Nothing: all tokens are read at once, and see one another.
+    /// Neither: all tokens are read at once, and see one another, as in an encoder.
     Whole,
 }
 
@@ -54,7 +55,8 @@ impl<E: Select> KvCache<E> {
     /// An empty cache, read by the policy that `spec` names.
     ///
     /// # Panics
-    /// If no layer is left for a policy that prunes, or layers share what it would prune ([`Layers::take`]).
+    /// If no layer is left for a policy that prunes, or if layers share the keys and values that it would prune
+    /// ([`Layers::take`]).
     pub fn new(layers: &Layers, spec: &PolicySpec) -> Self {
         assert!(layers.take(spec), "cache policy `{spec}` has no layer to prune");
         let policy = spec.build(layers.pruned().max(1), layers.all_heads(layers.pruned_heads()));
@@ -63,9 +65,9 @@ impl<E: Select> KvCache<E> {
 }
 
 impl<E: Engine> KvCache<E> {
-    /// An empty cache read by any policy, also one from outside this crate. The policy is one for as many layers as
-    /// [have no window](Layers::pruned). Where layers share a store, the policy keeps every token. No token is taken
-    /// back from the cache.
+    /// An empty cache that is read by any policy, be it from outside this crate. The policy is built for
+    /// [`Layers::pruned`] layers, the layers without a window. Where layers share a store, the policy must keep every
+    /// token. No token can be taken back from the cache.
     pub fn with_policy(layers: &Layers, policy: Box<dyn Policy<E>>) -> Self {
         let mut pruned = 0..;
         let attention = layers.windows.iter().map(|window| match window {
@@ -95,15 +97,15 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// A copy of a plan's cache, which goes on in another way. `None` if the cache holds masks, or if the policy has
-    /// no copy ([`Policy::fork`]).
+    /// A copy of the cache of a plan, so that several continuations can be planned. `None` if the cache holds masks,
+    /// or if the policy has no copy ([`Policy::fork`]).
     pub fn fork(&self) -> Option<Self> {
         let stores = self.stores.iter().map(Store::fork).collect::<Option<_>>()?;
         let (attention, shared, expected) = (self.attention.clone(), self.shared.clone(), self.expected.clone());
         Some(KvCache { stores, attention, shared, policy: self.policy.fork()?, expected, ..*self })
     }
 
-    /// States what will come.
+    /// States what text will come.
     ///
     /// # Panics
     /// If tokens have come.
@@ -123,7 +125,7 @@ impl<E: Engine> KvCache<E> {
         self.expected = expected;
     }
 
-    /// The padding of the prompt, if there may be some.
+    /// The padding of the prompt, if the prompt may be padded.
     pub fn padding(&self) -> Option<&Padding> {
         self.expected.padding.as_ref()
     }
@@ -133,8 +135,8 @@ impl<E: Engine> KvCache<E> {
         self.texts
     }
 
-    /// Hides the last `tokens` tokens from all later ones: they stand for nothing, and keep their positions. Only the
-    /// client knows their number. Only under the policy `full`, as padding.
+    /// Hides the last `tokens` tokens from all later ones. Hidden tokens stand for nothing, but keep their positions.
+    /// Only the client knows how many there are. Like padding, this needs the policy `full`.
     pub fn hide_last(&mut self, tokens: Option<usize>) {
         for store in &mut self.stores {
             let seen = store.seen();
@@ -142,13 +144,13 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// Number of tokens seen of each text: the position of the next one.
+    /// The number of tokens seen of each text, which is the position of the next token.
     pub fn tokens(&self) -> usize {
         self.stores.first().map_or(0, Store::seen)
     }
 
-    /// Trailing queries, of `new` tokens that come next on `layer`, that the policy observes: up to all of them. The
-    /// model computes these, although it needs the output of the last token only, or none.
+    /// The number of trailing queries, among the `new` tokens that come next on `layer`, that the policy observes.
+    /// The model computes these queries even where it needs only the last token's output, or none.
     pub fn observation_window(&self, layer: usize, new: usize) -> usize {
         let layer = self.store_of(layer);
         match self.attention[layer] {
@@ -157,7 +159,7 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// Layers of the same class cost the same, see [`Policy::layer_class`].
+    /// The class of `layer`. Layers of one class cost the same, see [`Policy::layer_class`].
     pub fn layer_class(&self, layer: usize) -> usize {
         match self.attention[self.store_of(layer)] {
             Attention::Policy(index) => self.policy.layer_class(index),
@@ -166,7 +168,7 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// The operands that the engine remembers of all rows, layer by layer.
+    /// The operands that the engine remembers of the stored rows, layer by layer.
     pub fn operands(&mut self) -> impl Iterator<Item = &mut E::Operand> {
         let parts = self.stores.iter_mut().flat_map(|store| &mut store.parts);
         parts.flat_map(|part| [&mut part.operands.keys, &mut part.operands.values, &mut part.operands.clusters])
@@ -187,8 +189,8 @@ impl<E: Engine> KvCache<E> {
         self.policy.wants_scores()
     }
 
-    /// Tells a policy that wants them the scores (new tokens, kv_heads) of the tokens that come next on `layer`. The
-    /// model's scoring head gives them, below `ceiling` in any case.
+    /// Tells a policy that [wants](KvCache::wants_scores) scores those of the tokens that come next on `layer`, (new
+    /// tokens, kv_heads). The model's scoring head computes the scores, which are always below `ceiling`.
     pub fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
         if let (Attention::Policy(index), Some(ScoreSource::ScoringHead)) =
             (self.attention[layer], self.policy.wants_scores())
@@ -202,7 +204,7 @@ impl<E: Engine> KvCache<E> {
         self.stores[layer].set_sinks(sinks);
     }
 
-    /// Tells the policy the surprisal, in nats, of each token that was read last on all layers.
+    /// Tells the policy the surprisal, in nats, of each token of the last pass, once it was read on all layers.
     pub fn surprisals(&mut self, engine: &mut E, surprisals: &[f32]) -> Result<(), Error> {
         for (store, attention) in self.stores.iter_mut().zip(&self.attention) {
             let Attention::Policy(index) = *attention else { continue };
@@ -214,8 +216,8 @@ impl<E: Engine> KvCache<E> {
         Ok(())
     }
 
-    /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where nobody wants their
-    /// queries.
+    /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where neither the model nor
+    /// the policy wants the queries of these tokens.
     pub fn append(&mut self, engine: &mut E, layer: usize, k: &E::Tensor, v: &E::Tensor) -> Result<(), Error> {
         self.extend(layer, k, v);
         if let Attention::Policy(index) = self.attention[layer] {
@@ -231,8 +233,8 @@ impl<E: Engine> KvCache<E> {
         self.stores[layer].append(&beside(k, self.texts), &beside(v, self.texts));
     }
 
-    /// Evicts from the store of `layer` what has left its window, unless it may be needed again: behind the layer, or
-    /// where later ones read the same, `before` the next tokens.
+    /// Evicts from the store of `layer` the tokens that have left its window, unless tokens may be taken back. A
+    /// store that later layers read as well is cut `before` the next tokens come; any other is cut after attention.
     fn leave(&mut self, layer: usize, before: bool) {
         if let Attention::Window(window) = self.attention[layer]
             && !self.expected.rolls_back
@@ -242,12 +244,12 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// The store that `layer` reads.
+    /// The index of the store that `layer` reads.
     fn store_of(&self, layer: usize) -> usize {
         layer.checked_sub(self.stores.len()).map_or(layer, |behind| self.shared[behind])
     }
 
-    /// Positions of the whole text, as far as their number was stated.
+    /// The positions of the whole text, if their number was stated.
     pub fn text(&self) -> Option<usize> {
         self.expected.text
     }
@@ -282,7 +284,7 @@ impl<E: Engine> KvCache<E> {
 
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer` and attends with the queries
     /// `q` (heads, rows, head_dim) of the last `rows` of these tokens, scaled and rotated: (rows, heads * head_dim).
-    /// Of several texts, tokens, heads and rows come text by text, as many of each.
+    /// Of several texts, the tokens, heads and rows stand text by text, and all texts have the same number.
     pub fn attend(
         &mut self,
         engine: &mut E,
@@ -297,7 +299,7 @@ impl<E: Engine> KvCache<E> {
         Ok(mixed)
     }
 
-    /// [`attend`](KvCache::attend) on the store that `layer` reads, which has these tokens.
+    /// [`attend`](KvCache::attend) on the store of an earlier layer, which has these tokens already.
     pub fn attend_again(&mut self, engine: &mut E, layer: usize, q: &E::Tensor) -> Result<E::Tensor, Error> {
         let (texts, rows, layer) = (self.texts, q.shape()[1], self.store_of(layer));
         let store = &mut self.stores[layer];
@@ -311,7 +313,7 @@ impl<E: Engine> KvCache<E> {
     }
 }
 
-/// Rows (texts * tokens, width), text by text, with the texts side by side: (tokens, texts * width).
+/// The rows of several texts, side by side: (texts * tokens, width) text by text -> (tokens, texts * width).
 fn beside<T: Tensor>(x: &T, texts: usize) -> T {
     if texts == 1 {
         return x.clone();

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{Facts, PolicyHelp, PolicySpec, Setting};
 
-/// A policy as a list of policies has it.
+/// A policy as an entry of the list of policies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listed {
     /// The name of the policy.
@@ -15,7 +15,7 @@ pub struct Listed {
     pub options: Vec<ListedOption>,
     /// The facts that both parties learn with the default options, besides the lengths of prompt and text.
     pub shows: String,
-    /// Whether only engines that see their values run it.
+    /// Whether only engines that see their values can run the policy.
     pub clear_only: bool,
     /// Whether generated tokens can be taken back, as drafts need.
     #[serde(rename = "can_cut")]
@@ -27,9 +27,9 @@ pub struct Listed {
 pub struct ListedOption {
     /// The key of the option.
     pub key: &'static str,
-    /// The value where none is given. `None` if the option must be given, or goes with another option.
+    /// The default value. `None` if the option must be given or depends on another option.
     pub default: Option<String>,
-    /// Whether it must be given.
+    /// Whether the option must be given.
     pub required: bool,
 }
 
@@ -39,7 +39,7 @@ pub fn catalogue() -> Vec<Listed> {
         let PolicyHelp { name, keys, about } = spec.policy();
         let (settings, Facts { shows, clear_only, can_roll_back, .. }) = (spec.settings(), spec.facts());
         let option = |key: &&'static str| {
-            // An example gives what must be given.
+            // The policies in `examples` state exactly the options that must be given.
             let required = spec.option(key).is_some();
             let default = settings.iter().find(|setting| setting.key == *key).filter(|_| !required);
             ListedOption { key, default: default.map(|Setting { value, .. }| value.clone()), required }
@@ -67,7 +67,7 @@ mod tests {
                 "{}",
                 help.name
             );
-            // A policy stands for itself unless an option must be given.
+            // A policy's name alone is a valid text unless an option must be given.
             let required = policy.options.iter().any(|option| option.required);
             assert_eq!(policy.name.parse::<PolicySpec>().is_err(), required, "{}", policy.name);
             assert!(!policy.shows.is_empty() && !policy.about.is_empty(), "{}", policy.name);

@@ -36,7 +36,7 @@ pub enum PolicyError {
         key: &'static str,
         /// The value given.
         value: String,
-        /// The values that it takes.
+        /// The values that the option takes.
         expected: String,
     },
     /// An option that the policy needs was not given.
@@ -46,10 +46,10 @@ pub enum PolicyError {
         policy: &'static str,
         /// The option.
         key: &'static str,
-        /// The values that it takes, and where they come from.
+        /// The values that the option takes, and where they come from.
         expected: &'static str,
     },
-    /// An option has no effect beside the others.
+    /// An option has no effect beside another one.
     #[error("cache policy `{policy}`: {key} has no effect with {with}")]
     NoEffect {
         /// The policy.
@@ -68,7 +68,7 @@ pub enum PolicyError {
         key: &'static str,
         /// The layer.
         layer: usize,
-        /// Layers of the model.
+        /// The number of layers of the model.
         layers: usize,
     },
 }
@@ -77,7 +77,7 @@ fn list(keys: &[&str]) -> String {
     if keys.is_empty() { "it takes none".into() } else { format!("it takes: {}", keys.join(", ")) }
 }
 
-/// A text is none of the values of an option. Displays as the values that it takes.
+/// A text that is none of the values of an option. Its message lists the valid values.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{expected}")]
 pub struct UnknownValue {
@@ -86,7 +86,7 @@ pub struct UnknownValue {
 }
 
 impl UnknownValue {
-    /// `expected` describes the values.
+    /// The error for a text that is none of the values that `expected` describes.
     pub fn new(expected: impl Into<String>) -> Self {
         UnknownValue { expected: expected.into() }
     }

@@ -1,7 +1,9 @@
-//! Eviction at the end of the prompt: each layer looks once, keeps a fixed number of tokens and forgets the others.
+//! Eviction at the end of the prompt. Each layer ranks its tokens once, keeps a fixed number of them and forgets the
+//! others.
 //!
 //! Kept tokens stay in the order of the prompt: gathering by a selection in order is a stable compaction
-//! ([`Select::in_order`]). The selection stays hidden, so no party learns which tokens are kept. Public: how many.
+//! ([`Select::in_order`]). The selection stays hidden, so no party learns which tokens are kept. The number of kept
+//! tokens is public.
 
 use std::ops::Range;
 
@@ -11,13 +13,13 @@ use crate::attention::{self, Received};
 use crate::store::KV_MAGNITUDE;
 use crate::{Granularity, HeadShape, Store};
 
-/// Ranking that finds the `k` tokens that received the most attention, of a size within `size`.
+/// Ranking that finds the `k` tokens that received the most attention. `size` bounds the attention of a token.
 pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
     let Received { magnitude, frac, ceiling } = size;
     Ranking { k, method, magnitude, ceiling, frac, rounded: true }
 }
 
-/// The tokens of each row of `scores` (rows, tokens) with the largest entries, in the order of the text.
+/// The tokens of each row of `scores` (rows, tokens) with the largest entries, in the order of the store.
 pub fn choose<E: Select>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
     let best = engine.top_k(scores, how)?;
     engine.in_order(&best)
@@ -28,8 +30,8 @@ pub fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
     store.keep_rows(0, &(first..store.len()).collect::<Vec<_>>());
 }
 
-/// Keeps the chosen ones of the first `tokens` tokens, and all tokens after these. The selection has one row per
-/// key/value head, or with [`Granularity::PerLayer`] one for the layer.
+/// Keeps the chosen tokens among the first `tokens` tokens, and all tokens after the first `tokens`. The selection
+/// has one row per key/value head, or a single row for the layer with [`Granularity::PerLayer`].
 pub fn keep<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
@@ -44,12 +46,12 @@ pub fn keep<E: Select>(
     Ok(())
 }
 
-/// Scores of the first tokens of a store, which move with them.
+/// Scores of the first tokens of a store. Scores move with their tokens.
 #[derive(Clone, Debug)]
 pub struct Scores<T> {
     /// (kv_heads or 1, tokens).
     pub scores: T,
-    /// A bound that nothing can exceed.
+    /// A bound that no score can exceed.
     pub ceiling: Ceiling,
 }
 
@@ -65,8 +67,8 @@ impl<T: Tensor> Scores<T> {
     }
 }
 
-/// Adds the attention that tokens received from the last `window` queries ([`attention::received`]) to what they
-/// received `before`.
+/// Adds the attention that tokens received from the last `window` queries ([`attention::received`]) to the attention
+/// that they received `before`.
 pub fn accumulate<E: Select>(
     engine: &mut E,
     before: Option<Scores<E::Tensor>>,
@@ -82,8 +84,8 @@ pub fn accumulate<E: Select>(
     Ok(Scores { scores, ceiling: bound })
 }
 
-/// [`keep`] where the `known` scores of all tokens of the store, below 2^`magnitude`, move along; returns those of
-/// the tokens that are left.
+/// [`keep`] for a store whose tokens all have `known` scores, below 2^`magnitude`, which move with the tokens.
+/// Returns the scores of the tokens that are left.
 pub fn keep_scored<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
@@ -103,7 +105,7 @@ pub fn keep_scored<E: Select>(
     Ok(Scores { scores: E::Tensor::concat(1, &[&left, &known.from(tokens).scores]), ceiling })
 }
 
-/// Everything known of the tokens `range`, as payload of selections: keys, values and scores.
+/// Keys, values and scores of the tokens `range`, as the payload of selections.
 pub(crate) fn scored_payload<E: Select>(
     store: &Store<E>,
     known: &Scores<E::Tensor>,
@@ -115,12 +117,13 @@ pub(crate) fn scored_payload<E: Select>(
     E::Tensor::concat(2, &[&pairs, &scores])
 }
 
-/// log2 of a bound on what [`keep_scored`] moves.
+/// log2 of a bound on the keys, values and scores that [`keep_scored`] moves.
 pub(crate) fn scored_magnitude(magnitude: u32) -> u32 {
     magnitude.max(KV_MAGNITUDE)
 }
 
-/// Puts the chosen ones of the first `tokens` tokens, `kept` (kv_heads, chosen, 2 head_dim), in the place of these.
+/// Replaces the first `tokens` tokens of `store` by the chosen ones among them, `kept` (kv_heads, chosen, 2
+/// head_dim).
 fn replace<E: Select>(engine: &E, store: &mut Store<E>, chosen: &E::Selection, tokens: usize, kept: &E::Tensor) {
     let all = store.len();
     let rest = store.pairs_by_head(tokens..all);

@@ -8,20 +8,21 @@ use waggle_engine::{Select, TopK};
 use crate::options::PolicyText;
 use crate::{HeadShape, Policy, PolicyError, PolicyOptions};
 
-/// The settings of a policy, or of several that differ in settings alone.
+/// The settings of a policy, or of several policies that differ in their settings alone.
 ///
 /// A policy is one file: the settings with this trait, and a [`Policy`] that [`build`](PolicyFamily::build) makes of
-/// them. Policies of this crate are listed in [`policies`](crate::policies) and so have names in
-/// [`PolicySpec`](crate::PolicySpec). Those of another crate have names once they are registered
+/// them. Policies of this crate are listed in [`policies`](crate::policies) and so are known by name to
+/// [`PolicySpec`](crate::PolicySpec). Policies of another crate are known by name once they are registered
 /// ([`Registration`](crate::Registration), `waggle_session::register_policy`).
 pub trait PolicyFamily: Sized + 'static {
     /// The policies of the family, each with its name, option keys, help line and reader.
     const POLICIES: &'static [NamedPolicy<Self>];
 
-    /// Options that have no default, with values that fit every model: for [examples](crate::PolicySpec::examples).
+    /// The options that have no default, with values that fit every model, for
+    /// [examples](crate::PolicySpec::examples).
     const REQUIRED: &'static str = "";
 
-    /// Further facts that follow from the settings.
+    /// Further facts that follow from the settings, such as what the policy reveals.
     fn facts(&self) -> Facts;
 
     /// Refuses settings that do not fit a model with `layers` layers of heads `shape`.
@@ -64,8 +65,8 @@ pub struct Facts {
     /// Whether generated tokens can be taken back ([`KvCache::roll_back`](crate::KvCache::roll_back)): the policy
     /// keeps no state of them, and evicts nothing because of them.
     pub can_roll_back: bool,
-    /// Whether it decides for several texts that are read side by side, each with heads of its own, as for each of
-    /// them alone.
+    /// Whether the policy, when several texts are read side by side, decides for each text as it would for that text
+    /// alone. Each text has heads of its own.
     pub side_by_side: bool,
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
     pub prefill: Option<usize>,
@@ -89,13 +90,13 @@ impl Facts {
         }
     }
 
-    /// The facts of a policy that no two parties run.
+    /// The facts of a policy that runs only in the clear.
     pub fn in_the_clear() -> Self {
         Facts { clear_only: true, ..Facts::shows("runs in the clear only") }
     }
 }
 
-/// [`PolicyFamily`] of any type.
+/// [`PolicyFamily`] behind a pointer, whatever its type.
 pub(crate) trait Settings: Any {
     fn as_any(&self) -> &dyn Any;
     fn facts(&self) -> Facts;
@@ -116,21 +117,21 @@ impl<F: PolicyFamily> Settings for F {
     }
 }
 
-/// The policy of a family that has the name `name`.
+/// The policy called `name` of the family `F`.
 pub(crate) fn find<F: PolicyFamily>(name: &str) -> Option<&'static NamedPolicy<F>> {
     F::POLICIES.iter().find(|policy| policy.name == name)
 }
 
-/// One name of a family: how it is called, which options it takes and how these become settings.
+/// One policy of a family: its name, its options, and how these become settings.
 #[derive(Debug)]
 pub struct NamedPolicy<F: 'static> {
     /// The name.
     pub name: &'static str,
-    /// The keys of its options.
+    /// The keys of the policy's options.
     pub keys: &'static [&'static str],
     /// One line of description.
     pub about: &'static str,
-    /// Reads the options. Every key is read, or its option is refused.
+    /// Reads the options. The function must read every key: an option that was given but not read is refused.
     pub read: fn(&mut PolicyOptions) -> Result<F, PolicyError>,
 }
 
@@ -139,14 +140,15 @@ pub struct NamedPolicy<F: 'static> {
 pub struct PolicyHelp {
     /// The name.
     pub name: &'static str,
-    /// The keys of its options.
+    /// The keys of the policy's options.
     pub keys: &'static [&'static str],
     /// One line of description.
     pub about: &'static str,
 }
 
 impl PolicyHelp {
-    /// The policy as a text, with those of the options `required`, which have no default, that it takes.
+    /// The policy as a text, with those of the options `required` that it takes. `required` are options without a
+    /// default.
     pub(crate) fn example(&self, required: &str) -> String {
         let takes = |option: &&str| option.split_once('=').is_none_or(|(key, _)| self.keys.contains(&key));
         let required: Vec<&str> = required.split(',').filter(takes).collect();
@@ -185,11 +187,11 @@ impl<F> Parsed<F> {
     }
 }
 
-/// An option with the value in force.
+/// An option, and the value that it has, given or default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The key of the option.
     pub key: &'static str,
-    /// Its value, as a policy text would give it.
+    /// The value of the option, written as in a policy text.
     pub value: String,
 }

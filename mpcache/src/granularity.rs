@@ -13,9 +13,9 @@ pub enum Granularity {
     /// Every query head has a selection of its own, as in the MPCache paper.
     #[default]
     PerHead,
-    /// The query heads of a key/value head share one, by the sum of their scores.
+    /// The query heads of a key/value head share one selection, by the sum of their scores.
     PerKv,
-    /// All heads of a layer share one, by the sum of their scores.
+    /// All heads of a layer share one selection, by the sum of their scores.
     PerLayer,
 }
 
@@ -23,7 +23,7 @@ impl Granularity {
     /// All values.
     pub const ALL: [Self; 3] = [Self::PerHead, Self::PerKv, Self::PerLayer];
 
-    /// Selections of a layer.
+    /// The number of selections of a layer.
     pub fn rows(self, shape: HeadShape) -> usize {
         match self {
             Granularity::PerHead => shape.heads,
@@ -32,7 +32,7 @@ impl Granularity {
         }
     }
 
-    /// Selections of what a layer stores: heads that read the same keys and values share one.
+    /// The number of selections of what a layer stores: heads that read the same keys and values share one selection.
     pub(crate) fn stores(self, shape: HeadShape) -> usize {
         self.rows(shape).min(shape.kv_heads)
     }
@@ -46,16 +46,17 @@ impl Granularity {
         engine.sum_last(&scores.reshape(&[rows, shape.heads / rows, n]).permute(&[0, 2, 1]))
     }
 
-    /// Lays n things of every head, `x` (heads, n, w), side by side for the heads that share a selection: the payload
-    /// of the selections, (min(rows, heads), n, w * heads per row). The heads are query heads or key/value heads.
+    /// Puts the n items of every head, `x` (heads, n, w), side by side for the heads that share a selection. The
+    /// result is the payload of the selections, (min(rows, heads), n, w * heads per row). The heads are query heads
+    /// or key/value heads.
     pub fn payload<T: Tensor>(self, x: &T, shape: HeadShape) -> T {
         let [heads, n, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
         let rows = self.rows(shape).min(heads);
         x.reshape(&[rows, heads / rows, n, w]).permute(&[0, 2, 1, 3]).reshape(&[rows, n, heads / rows * w])
     }
 
-    /// The inverse of [`payload`](Granularity::payload), of k gathered things: (rows, k, w') -> (heads, k, w) for
-    /// `heads` heads, or one entry per selection if there are more of these.
+    /// The inverse of [`payload`](Granularity::payload), of k gathered items: (rows, k, w') -> (heads, k, w) for
+    /// `heads` heads, or one entry per selection if there are more selections than heads.
     pub fn unpack<T: Tensor>(x: &T, heads: usize) -> T {
         let [rows, k, w] = x.shape()[..] else { panic!("gathered shape {:?}", x.shape()) };
         let each = (heads / rows).max(1);

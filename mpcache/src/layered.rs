@@ -1,21 +1,21 @@
-//! Budgets that differ from layer to layer: functions of public numbers.
+//! Budgets that differ from layer to layer. They are functions of public numbers.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::UnknownValue;
 
-/// Division of a budget among the layers. Their mean stays.
+/// Division of a budget among the layers. Every division has the same mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ByLayer {
-    /// All layers have the same.
+    /// All layers have the same budget.
     Equal,
-    /// Every further layer has less.
+    /// Every further layer has a smaller budget.
     Pyramid {
-        /// The mean divided by the budget of the last layer, both less the window.
+        /// The mean budget divided by the budget of the last layer, the window subtracted from both.
         beta: usize,
     },
-    /// Some layers have less, and the others share what these leave.
+    /// Some layers have smaller budgets, and the other layers share what these leave.
     Squeeze {
         /// The layers that have less than the mean.
         light: Light,
@@ -38,8 +38,8 @@ pub enum Light {
 pub struct LayerSet(u128);
 
 impl ByLayer {
-    /// The budget of layer `layer` of `layers`, at most `most`, where the mean of all layers is `mean`, of which the
-    /// window takes `window`.
+    /// The budget of layer `layer` of `layers` layers, at most `most`. The mean of all layers is `mean`, and the
+    /// window takes `window` tokens of each budget.
     pub fn budget(self, mean: usize, window: usize, layer: usize, layers: usize, most: usize) -> usize {
         match self {
             ByLayer::Equal => mean,
@@ -48,7 +48,7 @@ impl ByLayer {
         }
     }
 
-    /// Layers of one class have the same budget.
+    /// The class of layer `layer`. Layers of one class have the same budget.
     pub fn class(self, layer: usize, layers: usize) -> usize {
         match self {
             ByLayer::Equal => 0,
@@ -68,7 +68,7 @@ impl Light {
 }
 
 impl LayerSet {
-    /// The set of these layers; `None` if there are none, or one that is too large.
+    /// The set of these layers. `None` if there are none, or if one of them is 128 or more.
     pub fn new(layers: impl IntoIterator<Item = usize>) -> Option<Self> {
         let mut set = 0u128;
         for layer in layers {
@@ -140,11 +140,12 @@ impl FromStr for Light {
     }
 }
 
-/// The budget of layer `layer`. The part above the window decreases evenly: from twice the mean, less what the last
-/// layer has, to the mean divided by `beta`.
+/// The budget of layer `layer`. The part above the window decreases evenly from layer to layer. The last layer has
+/// the mean divided by `beta`, and the first has twice the mean less the last layer's part.
 fn pyramid(mean: usize, window: usize, beta: usize, layer: usize, layers: usize, most: usize) -> usize {
     let rest = mean.saturating_sub(window);
-    // A layer that evicts while text is generated needs two places: for the newest token, and for one to look at.
+    // A layer that evicts while text is generated needs two places: one for the newest token and one for another
+    // token.
     let least = (rest / beta).max(2usize.saturating_sub(window));
     let first = (2 * rest).saturating_sub(least).min(most.saturating_sub(window)).max(rest);
     let last = 2 * rest - first;
@@ -153,14 +154,15 @@ fn pyramid(mean: usize, window: usize, beta: usize, layer: usize, layers: usize,
     if layers == 1 { mean } else { window + first - less }
 }
 
-/// The layers `light` have the part `share` of the mean, or more if the others have no use for what that leaves.
+/// The budget of layer `layer`. The layers `light` have the share `share` of the mean, or more if the other layers
+/// cannot use what the light ones leave.
 fn squeeze(mean: usize, light: Light, share: f64, layer: usize, layers: usize, most: usize) -> usize {
     let few = (0..layers).filter(|layer| light.has(*layer, layers)).count();
     let others = layers - few;
     if few == 0 || others == 0 {
         return mean;
     }
-    // Two places, as above.
+    // Two places, as in [`pyramid`].
     let small = ((share * mean as f64).round() as usize).max(2).min(mean);
     let large = ((layers * mean - few * small) / others).min(most).max(mean);
     if light.has(layer, layers) { (layers * mean - others * large) / few } else { large }
@@ -175,9 +177,10 @@ mod tests {
         let of = |mean, window, beta, most| -> Vec<usize> {
             (0..5).map(|layer| pyramid(mean, window, beta, layer, 5, most)).collect()
         };
-        // By hand: 120 tokens above the window, 234 in the first layer, 6 in the last, 57 less in each.
+        // By hand: above the window the mean is 120 tokens, the first layer has 234, the last 6, and each has 57 less
+        // than the one before.
         assert_eq!(of(128, 8, 20, usize::MAX), [242, 185, 128, 71, 14]);
-        // A prompt of 200 tokens: 192 in the first layer, so 48 in the last.
+        // A prompt of 200 tokens: above the window the first layer has 192 tokens, and so the last has 48.
         assert_eq!(of(128, 8, 20, 200), [200, 164, 128, 92, 56]);
         assert_eq!(of(128, 8, 1, usize::MAX), [128; 5]);
         assert_eq!(pyramid(128, 8, 20, 0, 1, usize::MAX), 128);
@@ -195,9 +198,9 @@ mod tests {
         let of = |mean, share, most| -> Vec<usize> {
             (0..5).map(|layer| squeeze(mean, light, share, layer, 5, most)).collect()
         };
-        // By hand: 500 in all, 35 for each of three layers, half of the rest for each of two.
+        // By hand: of 500 tokens in all, three layers get 35 each, and the other two half of the rest each.
         assert_eq!(of(100, 0.35, usize::MAX), [197, 35, 197, 35, 35]);
-        // A prompt of 140 tokens: what the others cannot use goes back.
+        // A prompt of 140 tokens: what the heavy layers cannot use goes back to the light ones.
         assert_eq!(of(100, 0.35, 140), [140, 73, 140, 73, 73]);
         assert_eq!(of(100, 1.0, usize::MAX), [100; 5]);
         for (mean, share) in [(2, 0.35), (3, 0.1), (51, 0.35), (77, 0.9)] {

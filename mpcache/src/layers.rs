@@ -1,21 +1,25 @@
-//! A model's layers of attention: public.
+//! The layers of attention of a model, which are public.
 
 use crate::{HeadShape, PolicySpec};
 
 /// The layers of attention of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layers {
-    /// By layer with keys and values of its own its heads: the same in all layers that see all tokens.
+    /// The heads of each layer that has keys and values of its own. All layers that see all tokens have the same
+    /// heads.
     pub heads: Vec<HeadShape>,
-    /// For every such layer how many tokens a query sees, its own included; `None` for all.
+    /// For each layer with keys and values of its own, how many tokens a query sees, its own included; `None` for all
+    /// tokens.
     pub windows: Vec<Option<usize>>,
-    /// The layers behind these have no keys and values: each reads those of this one.
+    /// For each of the last layers, which have no keys and values, the index of the layer whose keys and values it
+    /// reads.
     pub shared: Vec<usize>,
-    /// The bound that scores are [capped](waggle_engine::Engine::soft_cap) at before the softmax, if they are.
+    /// The bound at which scores are [capped](waggle_engine::Engine::soft_cap) before the softmax, if they are
+    /// capped.
     pub soft_cap: Option<f32>,
-    /// A query sees its own token and those before it, and not all, as in an encoder.
+    /// Whether a query sees only its own token and those before it. In an encoder it sees all tokens.
     pub causal: bool,
-    /// Texts of one length that are read side by side. None sees another: each has heads of its own.
+    /// The number of texts of one length that are read side by side. No text sees another: each has heads of its own.
     pub texts: usize,
 }
 
@@ -26,7 +30,7 @@ impl Layers {
         Layers { heads, windows, shared: Vec::new(), soft_cap: None, causal: true, texts: 1 }
     }
 
-    /// The same layers, all of which see all tokens, for a policy that watches layers of any heads.
+    /// The same layers without windows, for a policy that watches every layer, whatever its heads.
     pub fn without_windows(self) -> Self {
         Layers { windows: vec![None; self.windows.len()], ..self }
     }
@@ -37,19 +41,19 @@ impl Layers {
         self.heads[layer.unwrap_or_default()]
     }
 
-    /// Heads of the shape `one` of all texts, those of the first text first.
+    /// The heads of all texts, where one text has `one`. The heads of the first text come first.
     pub(crate) fn all_heads(&self, one: HeadShape) -> HeadShape {
         HeadShape { heads: self.texts * one.heads, kv_heads: self.texts * one.kv_heads, ..one }
     }
 
-    /// The number of layers that see all tokens. Those are the ones that a cache policy acts on: a layer with a
-    /// window keeps its window under every policy.
+    /// The number of layers that see all tokens. A cache policy acts on these layers only: a layer with a window
+    /// keeps its window under every policy.
     pub fn pruned(&self) -> usize {
         self.windows.iter().filter(|window| window.is_none()).count()
     }
 
-    /// Whether `policy` has a layer to act on, or is `full`, which acts on none. No policy acts on an encoder, nor
-    /// where later layers read what an earlier one would have pruned.
+    /// Whether `policy` has a layer to act on. The policy `full` acts on none and is always possible. Other policies
+    /// act neither on an encoder nor on a model whose later layers read keys and values of an earlier layer.
     pub fn take(&self, policy: &PolicySpec) -> bool {
         *policy == PolicySpec::default() || (self.causal && self.pruned() > 0 && self.shared.is_empty())
     }

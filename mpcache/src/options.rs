@@ -7,7 +7,7 @@ use waggle_engine::TopK;
 
 use crate::{PolicyError, PolicyHelp, Setting, UnknownValue};
 
-/// A policy text `NAME:key=value,key=value` in its parts; neither the name nor the keys are checked yet.
+/// A policy text `NAME:key=value,key=value` split into its parts. Neither the name nor the keys are checked yet.
 #[derive(Debug)]
 pub(crate) struct PolicyText<'a> {
     pub(crate) name: &'a str,
@@ -53,7 +53,7 @@ impl PolicyOptions {
         Ok(PolicyOptions { policy, given, read: BTreeSet::new(), stated: BTreeMap::new() })
     }
 
-    /// The options given, once all of them have been read, and all options with the values in force.
+    /// The given options, and all options with the values in force. Fails unless every given option has been read.
     pub(crate) fn finish(mut self) -> Result<(BTreeMap<&'static str, String>, Vec<Setting>), PolicyError> {
         if let Some(key) = self.given.keys().find(|key| !self.read.contains(*key)) {
             return Err(self.no_effect(key, "its other options"));
@@ -93,7 +93,7 @@ impl PolicyOptions {
         Ok(Some(value))
     }
 
-    /// [`read`](Self::read) of an option that has the value `default` unless it is given.
+    /// [`read`](Self::read) for an option whose value is `default` unless it is given.
     pub fn read_or<T: ToString>(
         &mut self,
         key: &'static str,
@@ -106,12 +106,12 @@ impl PolicyOptions {
         Ok(value)
     }
 
-    /// Reports state `value` for `key`, where it follows from more than the option.
+    /// Makes reports state `value` for `key`, where the value in force depends on more than the option.
     pub fn state(&mut self, key: &'static str, value: &impl ToString) {
         self.stated.insert(key, value.to_string());
     }
 
-    /// The value of `key`, or `default`, of a type that knows its own texts.
+    /// The value of `key`, or `default`. `T` parses and displays the texts of its values.
     pub fn value<T: FromStr<Err = UnknownValue> + ToString>(
         &mut self,
         key: &'static str,
@@ -122,7 +122,7 @@ impl PolicyOptions {
         Ok(value)
     }
 
-    /// The value of `key`, if it was given, of a type that knows its own texts.
+    /// The value of `key`, if it was given. `T` parses and displays the texts of its values.
     pub fn given_value<T: FromStr<Err = UnknownValue> + ToString>(
         &mut self,
         key: &'static str,
@@ -162,12 +162,12 @@ impl PolicyOptions {
         PolicyError::Value { policy: self.policy.name, key, value: value.into(), expected: expected.into() }
     }
 
-    /// The error for an option `key` without which the policy cannot be, and which was not given.
+    /// The error for an option `key` that the policy needs and that was not given.
     pub fn missing(&self, key: &'static str, expected: &'static str) -> PolicyError {
         PolicyError::Missing { policy: self.policy.name, key, expected }
     }
 
-    /// The error for an option `key` that `with` makes idle.
+    /// The error for an option `key` that has no effect beside the option `with`.
     pub fn no_effect(&self, key: &'static str, with: impl Into<String>) -> PolicyError {
         PolicyError::NoEffect { policy: self.policy.name, key, with: with.into() }
     }

@@ -12,7 +12,7 @@ pub struct Part<E: Engine> {
     shape: HeadShape,
     /// (tokens, heads * head_dim) each.
     kv: Option<(E::Tensor, E::Tensor)>,
-    /// Operands that the engine remembers of the rows while they only grow.
+    /// What the engine remembers of the rows as operands, as long as rows are only appended.
     pub(crate) operands: Operands<E>,
     merged: Option<Merged>,
 }
@@ -35,17 +35,17 @@ impl Merged {
     }
 }
 
-/// A matrix, and what the engine remembers of it.
+/// A matrix, and what the engine remembers of it as an operand.
 pub(crate) struct CachedMatrix<'a, E: Engine> {
     pub(crate) tensor: E::Tensor,
     pub(crate) operand: &'a mut E::Operand,
 }
 
-/// One operand for every matrix that is made of the rows.
+/// What the engine remembers of keys and of values, an operand for each.
 ///
-/// Rewritten rows belong to the next generation of operands, with fresh masks. Reusing a mask reveals whether, and by
-/// how much, a row changed. A policy that evicts one hidden token per step therefore rewrites all rows: those left
-/// alone would give away which one went.
+/// Rewritten rows belong to the next generation of operands, which has fresh masks: a reused mask would reveal
+/// whether a row changed, and by how much. A policy that evicts one hidden token per step therefore rewrites all
+/// rows: if it rewrote only one, that would give away which token went.
 pub(crate) struct Operands<E: Engine> {
     layer: usize,
     part: usize,
@@ -75,7 +75,7 @@ impl<E: Engine> Operands<E> {
 }
 
 impl<E: Engine> Part<E> {
-    /// The empty part `index` of layer `layer`, with these key/value heads of the layer's.
+    /// The empty part `index` of layer `layer`, with the key/value heads `heads` of the layer.
     pub(crate) fn new(layer: usize, index: usize, heads: Vec<usize>, shape: HeadShape) -> Self {
         Part { heads, shape, kv: None, operands: Operands::new(layer, index, 0), merged: None }
     }
@@ -90,12 +90,12 @@ impl<E: Engine> Part<E> {
         &self.heads
     }
 
-    /// The entries of its heads along `axis`, of which there is one for each head of the layer.
+    /// The entries of this part's heads along `axis` of `x`, which has one entry for each head of the layer.
     pub fn own<T: Tensor>(&self, x: &T, axis: usize) -> T {
         if self.heads.len() == self.shape.kv_heads { x.clone() } else { take(x, axis, &self.heads) }
     }
 
-    /// Appends its columns of the rows of new tokens, (new tokens, kv_heads * head_dim) each.
+    /// Appends this part's columns of the rows of new tokens, (new tokens, kv_heads * head_dim) each.
     pub(crate) fn append(&mut self, k: &E::Tensor, v: &E::Tensor) {
         let HeadShape { kv_heads, head_dim, .. } = self.shape;
         let own = |x: &E::Tensor| {
@@ -116,7 +116,7 @@ impl<E: Engine> Part<E> {
         }
     }
 
-    /// Replaces the rows that are kept. The row `merged`, if there is one, stands for several tokens.
+    /// Replaces all rows by `keys` and `values`. The row `merged`, if there is one, stands for several tokens.
     pub(crate) fn replace(&mut self, keys: E::Tensor, values: E::Tensor, merged: Option<Merged>) {
         assert_eq!(keys.shape(), values.shape());
         self.kv = Some((keys, values));
@@ -148,13 +148,13 @@ impl<E: Engine> Part<E> {
         &self.kv.as_ref().expect("a store is read after its first tokens").1
     }
 
-    /// The right operand of scores: keys by head and transposed, (heads, head_dim, rows).
+    /// The right operand of the scores: keys by head and transposed, (heads, head_dim, rows).
     pub(crate) fn cached_keys(&mut self) -> CachedMatrix<'_, E> {
         let tensor = by_head(self.keys(), self.heads.len(), self.shape.head_dim).permute(&[0, 2, 1]);
         CachedMatrix { tensor, operand: &mut self.operands.keys }
     }
 
-    /// The right operand of mixes.
+    /// The right operand of the mixes: values by head, see [`Part::values_by_head`].
     pub(crate) fn cached_values(&mut self) -> CachedMatrix<'_, E> {
         CachedMatrix { tensor: self.values_by_head(), operand: &mut self.operands.values }
     }
@@ -164,12 +164,12 @@ impl<E: Engine> Part<E> {
         by_head(self.values(), self.heads.len(), self.shape.head_dim)
     }
 
-    /// Number of rows: of tokens kept, and one that stands for others if there is one.
+    /// The number of rows: one for each kept token, and one that stands for several tokens if there is such a row.
     pub fn len(&self) -> usize {
         self.kv.as_ref().map_or(0, |(k, _)| k.shape()[0])
     }
 
-    /// Whether there are none.
+    /// Whether the part has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

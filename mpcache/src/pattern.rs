@@ -8,18 +8,18 @@ use crate::{HeadShape, UnknownValue};
 /// Most key/value heads of a layer that a pattern can name.
 const MAX_HEADS: usize = u128::BITS as usize;
 
-/// For every layer the key/value heads that keep every token; the others keep a part of them.
+/// For every layer, the key/value heads that keep every token. The other heads keep a part of the tokens.
 ///
-/// As a text it is a hexadecimal number for each layer, with dots between them, whose bit of value 2^h stands for
-/// head h: `3.0.8` keeps the heads 0 and 1 of the first layer and head 3 of the third. A single number stands for all
-/// layers.
+/// As a text a pattern is a hexadecimal number for each layer, with dots between the numbers. The bit of value 2^h
+/// stands for head h: `3.0.8` keeps the heads 0 and 1 of the first layer and head 3 of the third. A single number
+/// stands for all layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadPattern {
     layers: Vec<u128>,
 }
 
 impl HeadPattern {
-    /// The pattern in which `keeps` says by layer and head who keeps every token.
+    /// The pattern that `keeps` describes: outermost by layer, then by head, whether the head keeps every token.
     ///
     /// # Errors
     /// If a layer has more heads than a pattern can name, or there is no layer.
@@ -39,13 +39,14 @@ impl HeadPattern {
         head < MAX_HEADS && bits >> head & 1 == 1
     }
 
-    /// The heads of `layer` that keep every token, and the others.
+    /// The heads of `layer` that keep every token, and the other heads.
     pub fn split(&self, layer: usize, heads: usize) -> [Vec<usize>; 2] {
         let (keep, rest) = (0..heads).partition(|head| self.keeps(layer, *head));
         [keep, rest]
     }
 
-    /// The pattern that a model of `layers` layers of heads `shape` needs, in words; `None` if this one fits.
+    /// A description of the pattern that a model of `layers` layers of heads `shape` needs; `None` if this pattern
+    /// fits.
     pub fn misfit(&self, layers: usize, shape: HeadShape) -> Option<String> {
         let heads = shape.kv_heads;
         let beyond = |bits: &u128| heads < MAX_HEADS && bits >> heads != 0;
@@ -76,7 +77,7 @@ impl FromStr for HeadPattern {
     type Err = UnknownValue;
 
     fn from_str(text: &str) -> Result<Self, UnknownValue> {
-        // A sign is no digit, although numbers are parsed with one.
+        // Parsing a number would accept a sign, which is no digit.
         let digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
         let layer = |text: &str| u128::from_str_radix(text, 16).ok().filter(|_| digits(text)).ok_or_else(expected);
         Ok(HeadPattern { layers: text.split('.').map(layer).collect::<Result<_, _>>()? })

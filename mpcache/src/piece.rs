@@ -3,34 +3,34 @@
 /// Tokens that enter the cache together: all of the prompt, a piece of it, or tokens after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The number of these tokens.
+    /// The number of tokens in the piece.
     pub new: usize,
-    /// Tokens seen with them: the position after the last one.
+    /// Tokens seen, the piece included: the position after its last token.
     pub end: usize,
-    /// Tokens of the prompt.
+    /// Tokens of the whole prompt.
     pub prompt: usize,
-    /// Tokens that the store holds with them.
+    /// Tokens that the store holds, the piece included.
     pub held: usize,
 }
 
 impl Piece {
-    /// Whether they belong to the prompt.
+    /// Whether the piece belongs to the prompt.
     pub fn in_prompt(self) -> bool {
         self.end <= self.prompt
     }
 
-    /// Whether they end the prompt.
+    /// Whether the piece ends the prompt.
     pub fn ends_prompt(self) -> bool {
         self.end == self.prompt
     }
 
-    /// The number of new tokens among the last `window` tokens of the prompt. They are the last ones of the piece.
+    /// The number of new tokens among the last `window` tokens of the prompt. These are the last tokens of the piece.
     pub fn among_last(self, window: usize) -> usize {
         if self.in_prompt() { self.among_last_before(self.prompt, window) } else { 0 }
     }
 
-    /// The number of new tokens among the last `window` tokens before the position `at`, which none of them has
-    /// reached. They are the last ones of the piece.
+    /// The number of new tokens among the last `window` tokens before the position `at`, which lies at or after the
+    /// end of the piece. These are the last tokens of the piece.
     pub fn among_last_before(self, at: usize, window: usize) -> usize {
         let first = at.saturating_sub(window);
         self.end.saturating_sub(first).min(self.new)

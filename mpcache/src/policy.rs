@@ -7,11 +7,11 @@ use crate::{HeadShape, Piece, Store};
 /// Computes attention over a store: over all of it or over a part that the policy chooses.
 ///
 /// One value serves all layers of one generation, so a policy may keep state per layer, look at the attention of the
-/// prompt, and use on one layer what it selected on another.
+/// prompt, and use on one layer a selection that it made on another.
 pub trait Policy<E: Engine>: Send {
-    /// The policy with all of its state once more, for plans that go on from here in several ways
-    /// ([`KvCache::fork`](crate::KvCache::fork)). A plan of a conversation under a policy that has no fork begins
-    /// with the first turn each time.
+    /// A copy of the policy with all of its state, for plans that continue from here in several ways
+    /// ([`KvCache::fork`](crate::KvCache::fork)). Under a policy for which this is `None`, each plan of a
+    /// conversation begins with the first turn.
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         None
     }
@@ -24,35 +24,35 @@ pub trait Policy<E: Engine>: Send {
         0
     }
 
-    /// Tokens of the prompt after each of which the policy evicts. The prompt is then read in pieces that end there,
-    /// or before. `None` if the prompt sees itself whole.
+    /// A number of tokens: the policy evicts after each chunk of this length of the prompt. The prompt is then read
+    /// in pieces that end where a chunk ends, or before. `None` if the prompt sees itself whole.
     fn prefill_chunk(&self) -> Option<usize> {
         None
     }
 
-    /// The key/value heads of `layer` by parts that hold different tokens, each part in ascending order and each head
-    /// in one of them. Public, as a session is planned by it. A store that is divided has no keys or values of all
-    /// heads.
+    /// The key/value heads of `layer`, divided into parts that hold different tokens. Each part is in ascending
+    /// order, and each head is in one part. Public, because a session is planned with the parts. A store that is
+    /// divided has no tensor of the keys or values of all heads.
     fn parts(&self, layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
         let _ = layer;
         vec![(0..shape.kv_heads).collect()]
     }
 
-    /// Layers with the same number cost the same: a plan computes one of them. Nobody does so unless the policy says
-    /// that the layer decides nothing else.
+    /// The class of `layer`. Layers of one class cost the same, so that a plan computes only one of them. By default
+    /// every layer has a class of its own; a policy overrides this where the layer's number decides nothing else.
     fn layer_class(&self, layer: usize) -> usize {
         layer
     }
 
-    /// Attention of the queries `q` (heads, rows, head_dim), scaled and rotated, of the last `rows` tokens that were
-    /// appended to `store`: (heads, rows, head_dim). Query i sees the tokens up to its own.
+    /// Attention of `q` (heads, rows, head_dim), the scaled and rotated queries of the last `rows` tokens that were
+    /// appended to `store`: (heads, rows, head_dim). A query sees the tokens up to its own.
     ///
-    /// A prompt may come in pieces ([`Store::piece`]). All of it sees itself whole, unless the policy evicts in
-    /// between ([`prefill_chunk`](Policy::prefill_chunk)). A piece of which neither the model nor the policy wants a
-    /// query is appended to the store with a call of [`appended`](Policy::appended) alone.
+    /// A prompt may come in pieces ([`Store::piece`]). The whole prompt sees itself, unless the policy evicts in
+    /// between ([`prefill_chunk`](Policy::prefill_chunk)). If neither the model nor the policy wants a query of a
+    /// piece, [`appended`](Policy::appended) is called for it in place of this function.
     ///
     /// A policy says which tokens it attends to and keeps ([`Store::record_attended`], [`Store::record_kept`]);
-    /// [`attention::causal`](crate::attention::causal) does the former itself.
+    /// [`attention::causal`](crate::attention::causal) records what it attends to itself.
     fn attend(
         &mut self,
         engine: &mut E,
@@ -61,19 +61,20 @@ pub trait Policy<E: Engine>: Send {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error>;
 
-    /// The scores that the policy wants of every token ([`score`](Policy::score)), if it wants any.
+    /// The kind of scores that the policy wants for every token ([`score`](Policy::score)); `None` if it wants none.
     fn wants_scores(&self) -> Option<ScoreSource> {
         None
     }
 
-    /// Scores of the next tokens on `layer` that have none yet, (tokens, kv_heads), which nothing can lift beyond
-    /// `ceiling`. Called if the policy [wants](Policy::wants_scores) them.
+    /// Gives the policy the scores of the next tokens on `layer` that have none yet, (tokens, kv_heads), which never
+    /// exceed `ceiling`. Called if the policy [wants](Policy::wants_scores) scores.
     fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
         let _ = (layer, scores, ceiling);
     }
 
-    /// Called instead of [`attend`](Policy::attend) for new tokens in `store` whose queries nobody wants, and when
-    /// the surprisal of the last tokens has come. A policy that evicts without looking at queries does so here.
+    /// Called when new tokens have come into `store` whose queries nobody wants, in place of
+    /// [`attend`](Policy::attend), and when the surprisal of the last tokens is known. A policy that evicts without
+    /// looking at queries does so here.
     fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let _ = (engine, layer, store);
         Ok(())
@@ -85,7 +86,7 @@ pub trait Policy<E: Engine>: Send {
 pub enum ScoreSource {
     /// The scores of the model's scoring head, a linear function of the hidden state. They come with every token.
     ScoringHead,
-    /// The surprisal of each token, in nats. Surprisals come when the tokens have been read on all layers, on engines
-    /// that see their values.
+    /// The surprisal of each token, in nats. Surprisals come after the tokens have been read on all layers, and only
+    /// on engines that see their values.
     Surprisal,
 }

@@ -7,24 +7,24 @@ use crate::Store;
 /// Positions in the text, recorded where the engine sees its values.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
-    /// By key/value head the tokens that it keeps, in the order of the store.
+    /// By key/value head, the positions of the tokens that it keeps, in the order of the store.
     pub(crate) kept: Vec<Vec<usize>>,
-    /// By query head the tokens that the last query attended to; empty before the first.
+    /// By query head, the positions of the tokens that the last query attended to; empty before the first query.
     pub(crate) attended: Vec<Vec<usize>>,
 }
 
 impl Positions {
-    /// Nothing is kept by any of the `kv_heads` heads.
+    /// The record of a store with `kv_heads` key/value heads that keeps nothing yet.
     pub(crate) fn new(kv_heads: usize) -> Self {
         Positions { kept: vec![Vec::new(); kv_heads], attended: Vec::new() }
     }
 
-    /// The tokens `from..to` came in.
+    /// Records that the tokens `from..to` came in.
     pub(crate) fn extend(&mut self, from: usize, to: usize) {
         self.kept.iter_mut().for_each(|row| row.extend(from..to));
     }
 
-    /// The last `dropped` tokens are taken back.
+    /// Records that the last `dropped` tokens are taken back.
     pub(crate) fn roll_back(&mut self, dropped: usize) {
         self.kept.iter_mut().for_each(|row| row.truncate(row.len() - dropped));
     }
@@ -32,7 +32,7 @@ impl Positions {
 
 /// Records of what the policies keep and attend to, on engines that see their values; elsewhere nothing happens.
 impl<E: Engine> Store<E> {
-    /// Records that the store now holds, of what it held before, the rows `rows(h)` for every key/value head h.
+    /// Records that every key/value head h now holds the rows `rows(h)` of what it held before.
     pub fn record_kept(&mut self, rows: impl Fn(usize) -> Vec<usize>) {
         let Some(Positions { kept, .. }) = &mut self.positions else { return };
         for (head, row) in kept.iter_mut().enumerate() {
@@ -40,7 +40,7 @@ impl<E: Engine> Store<E> {
         }
     }
 
-    /// Records that the heads of the part `part` now hold, of what they held before, the rows `rows`.
+    /// Records that the heads of the part `part` now hold the rows `rows` of what they held before.
     pub fn record_kept_by(&mut self, part: usize, rows: &[usize]) {
         let Some(Positions { kept, .. }) = &mut self.positions else { return };
         for head in self.parts[part].heads() {
@@ -49,7 +49,7 @@ impl<E: Engine> Store<E> {
     }
 
     /// Records that the last query of every head attends to all tokens that it sees. A row that stands for several
-    /// tokens is none of them.
+    /// tokens is not counted as a token.
     pub(crate) fn record_all_attended(&mut self) {
         let group = self.shape.group();
         let Some(Positions { kept, attended }) = &mut self.positions else { return };
@@ -75,8 +75,8 @@ impl<E: Engine> Store<E> {
         *attended = (0..shape.heads).map(positions).collect();
     }
 
-    /// For every query head the positions in the text that the last query attended to, in any order. Known where the
-    /// engine sees its values.
+    /// For every query head, the positions in the text that the last query attended to, in any order. `None` where
+    /// the engine does not see its values.
     pub fn attended(&self) -> Option<&[Vec<usize>]> {
         self.positions.as_ref().map(|positions| &positions.attended[..]).filter(|attended| !attended.is_empty())
     }

@@ -1,9 +1,9 @@
-//! Policies of other crates, which get names like those of this one.
+//! Policies of other crates, which become known by name like the policies of this crate.
 //!
-//! [`PolicyFamily::build`] is generic over the engine, and nothing with a generic method can stand behind a pointer.
-//! A family is therefore registered together with the engines on which it runs. Each of them fixes one instance of
-//! `build`, and [`PolicySpec::build`](crate::PolicySpec::build) looks up that of its own engine. This crate knows no
-//! engine of the protocols; `waggle_session::register_policy` names all that there are.
+//! [`PolicyFamily::build`] is generic over the engine, and a trait with a generic method cannot be used behind a
+//! pointer. A family is therefore registered together with the engines on which it runs. Each of them fixes one
+//! instance of `build`, and [`PolicySpec::build`](crate::PolicySpec::build) looks up the instance of its own engine.
+//! This crate does not know the engines of the protocols; `waggle_session::register_policy` names all engines.
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -22,13 +22,13 @@ use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHel
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Another policy has the name.
+    /// Another policy already has the name.
     #[error("there is a cache policy `{name}` already")]
     Taken {
         /// The name.
         name: &'static str,
     },
-    /// The name would not stand for the policy in a text.
+    /// The name could not be read back from a policy text.
     #[error("cache policy `{name}`: a name has letters, digits and `-` alone")]
     Name {
         /// The name.
@@ -36,16 +36,16 @@ pub enum RegisterError {
     },
 }
 
-/// A family of policies of another crate and the engines on which it runs, on their way into the registry.
+/// A family of policies of another crate, with the engines on which it runs, before it is registered.
 ///
-/// `waggle_session::register_policy` does all of this for the engines that exist; whoever writes an engine of their
-/// own registers for that one, too.
+/// `waggle_session::register_policy` does all of this for the engines of this workspace. Whoever writes another
+/// engine also registers the family for that engine.
 pub struct Registration<F> {
     builds: Vec<Box<dyn Any + Send + Sync>>,
     family: PhantomData<F>,
 }
 
-/// [`PolicyFamily::build`] of one family for the engine `E`. The family's type stands in the function alone.
+/// [`PolicyFamily::build`] of one family for the engine `E`. Only the function knows the type of the family.
 type Build<E> = fn(&dyn Any, usize, HeadShape) -> Box<dyn Policy<E>>;
 
 fn build<F: PolicyFamily, E: Select>(family: &dyn Any, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -64,18 +64,18 @@ impl<F: PolicyFamily + Send + Sync> Registration<F> {
         Registration { builds: Vec::new(), family: PhantomData }
     }
 
-    /// Has it run on the engine `E`.
+    /// Adds the engine `E` to those on which the family runs.
     pub fn on<E: Select>(mut self) -> Self {
         let build: Build<E> = build::<F, E>;
         self.builds.push(Box::new(build));
         self
     }
 
-    /// Makes all policies of the family known by name, in this process, from now on. Registering a family once more
-    /// changes nothing.
+    /// Makes all policies of the family known by name in this process. Registering a family once more changes
+    /// nothing.
     ///
     /// # Errors
-    /// [`RegisterError`] if a name is taken or is none. No policy of the family is then known.
+    /// [`RegisterError`] if a name is taken or is not valid. Then no policy of the family is registered.
     pub fn register(self) -> Result<(), RegisterError> {
         // A writer only pushes whole entries, so a poisoned lock is harmless.
         let mut entries = ENTRIES.write().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ impl<F: PolicyFamily + Send + Sync> Registration<F> {
 
 type Builds = Arc<[Box<dyn Any + Send + Sync>]>;
 
-/// Reads the options of the policy of this name.
+/// A function that reads the options of the policy of a given name.
 type Parse = fn(BTreeMap<String, String>, &str, Builds) -> Result<Parsed<Registered>, PolicyError>;
 
 /// A policy of another crate.
@@ -132,12 +132,13 @@ pub(crate) fn help() -> Vec<PolicyHelp> {
     each(|entry| entry.help)
 }
 
-/// All of them as texts, with the options that have no default.
+/// All policies of other crates as texts, with the options that have no default.
 pub(crate) fn examples() -> Vec<String> {
     each(|entry| entry.help.example(entry.required))
 }
 
-/// The settings of the policy `name` with these options; `None` if no other crate has registered such a one.
+/// The settings of the policy `name` with these options; `None` if no other crate has registered a policy of this
+/// name.
 pub(crate) fn parse(
     name: &str,
     options: &BTreeMap<String, String>,
@@ -146,7 +147,7 @@ pub(crate) fn parse(
         let entries = ENTRIES.read().unwrap_or_else(PoisonError::into_inner);
         entries.iter().find(|entry| entry.help.name == name).map(|entry| (entry.parse, entry.builds.clone()))
     };
-    // Parsed without the lock: a policy may read others.
+    // The lock is released before parsing, because a policy may parse other policies.
     found.map(|(parse, builds)| parse(options.clone(), name, builds))
 }
 
@@ -162,14 +163,14 @@ impl Registered {
         &*self.settings
     }
 
-    /// The policy on the engine `E`, if it is registered for that.
+    /// The policy on the engine `E`, if it is registered for this engine.
     pub(crate) fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Option<Box<dyn Policy<E>>> {
         let build = self.builds.iter().find_map(|build| build.downcast_ref::<Build<E>>())?;
         Some(build(self.settings.as_any(), layers, shape))
     }
 }
 
-/// Settings of one family are what [`PolicySpec::settings`](crate::PolicySpec::settings) says beside them.
+/// Compares the families alone: a [`PolicySpec`](crate::PolicySpec) compares the values of its options itself.
 impl PartialEq for Registered {
     fn eq(&self, other: &Self) -> bool {
         self.settings.as_any().type_id() == other.settings.as_any().type_id()

@@ -1,46 +1,47 @@
-//! When a store lets tokens go, and how many: functions of public lengths.
+//! When a store evicts tokens, and how many. Both are functions of public lengths.
 //!
-//! Tokens are evicted in blocks. Whatever evicts rewrites the rows that are left, for which a session in two phases
-//! needs fresh masks, and a hidden choice costs many exchanges on top. A store that is full therefore lets a whole
-//! block go at once, and is left alone until it is full again.
+//! Tokens are evicted in blocks. Every eviction rewrites the rows that are left, and a session in two phases then
+//! needs fresh masks for them. A hidden choice costs many exchanges on top. A full store therefore evicts a whole
+//! block at once, and then nothing until it is full again.
 
 use crate::{Budget, Piece, PolicyError, PolicyOptions};
 
 /// The share of tokens that a policy keeps unless told otherwise.
 pub const DEFAULT_BUDGET: Budget = Budget::Share(0.25);
 
-/// The default block is this part of a budget in tokens.
+/// The default block is the budget in tokens divided by this.
 const BLOCKS: usize = 4;
 
-/// When a store lets tokens go, and how many.
+/// When a store evicts tokens, and how many.
 ///
-/// With a budget in tokens a store holds no more than these, once the prompt is read: a full store lets a block go
-/// before the next token comes. While a prompt is read, its tokens come on top.
+/// With a budget in tokens a store never exceeds the budget once the prompt is read: a full store evicts a block
+/// before the next token comes. While a prompt is read, the tokens of its current piece come on top.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// Tokens kept.
+    /// The tokens that are kept.
     pub budget: Budget,
     /// Tokens that go at once while text is generated, at most half of the budget.
     pub block: usize,
-    /// Tokens of the prompt after each of which it is cut to the budget; `None` cuts it at its end.
+    /// Tokens of a chunk of the prompt, after each of which the store is cut to the budget. `None` cuts it only at
+    /// the end of the prompt.
     pub prefill: Option<usize>,
 }
 
 /// A point of the text at which tokens are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// Tokens seen by then.
+    /// The number of tokens seen by then.
     pub at: usize,
-    /// Tokens that are left.
+    /// The number of tokens that are left.
     pub keep: usize,
 }
 
-/// Which tokens a policy evicts after the prompt.
+/// Which budgets make a policy evict after the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Later {
-    /// Under a share as under a number of tokens.
+    /// A share as well as a number of tokens.
     Always,
-    /// Under a number of tokens alone: a share is a share of the prompt.
+    /// Only a number of tokens: a share is a share of the prompt.
     Tokens,
 }
 
@@ -74,8 +75,8 @@ impl Schedule {
         Ok(Schedule { budget, block, prefill })
     }
 
-    /// The tokens left of `held` where `most` may stay: a block less than `most`, and one more, because a token that
-    /// came in or will come takes a place of its own. `None` where nothing goes.
+    /// The number of tokens left of `held` tokens where `most` may stay: a block less than `most`, plus one, because
+    /// a token that came in or will come takes a place of its own. `None` if nothing is evicted.
     pub fn left(&self, most: usize, held: usize) -> Option<usize> {
         (held > most).then(|| most + 1 - self.block.min(most.div_ceil(2)))
     }
@@ -86,8 +87,8 @@ impl Schedule {
         piece.in_prompt() && !piece.ends_prompt() && self.prefill.is_some_and(ends)
     }
 
-    /// The most tokens that stay where `budget` of them are the budget: all of a share, which grows with the text,
-    /// and all but one of a number of tokens, so that there is room for the next.
+    /// The largest number of tokens that stay under a budget of `budget` tokens. A share grows with the text, so all
+    /// of its tokens stay. Of a number of tokens all but one stay, so that there is room for the next token.
     pub fn stay(&self, budget: usize) -> usize {
         match self.budget {
             Budget::Share(_) => budget,
@@ -95,14 +96,15 @@ impl Schedule {
         }
     }
 
-    /// The budget of a text of `tokens` tokens: its share of them, or the number of tokens however short the text is.
+    /// The budget, in tokens, of a text of `tokens` tokens. A budget that is a number stays the same however short
+    /// the text is.
     pub fn budget_of(&self, tokens: usize) -> usize {
         self.budget.tokens().unwrap_or_else(|| self.budget.of(tokens))
     }
 
-    /// The next eviction of a layer whose store is as after `piece`, if it will be cut. `budget` is the layer's
-    /// budget, [`budget_of`](Schedule::budget_of) or a part of it. Generated tokens are evicted under a budget in
-    /// tokens alone ([`Later::Tokens`]).
+    /// The next eviction of a layer, seen after `piece`; `None` if its store will not be cut. `budget` is the layer's
+    /// budget: [`budget_of`](Schedule::budget_of) or a part of it. With [`Later::Tokens`] generated tokens are
+    /// evicted only under a budget in tokens.
     pub fn next(&self, budget: usize, piece: Piece) -> Option<Eviction> {
         let Piece { end, prompt, held, .. } = piece;
         let most = self.stay(budget);
@@ -130,8 +132,8 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// A text goes through a schedule in pieces of any size that end where the schedule wants it. Each piece must
-    /// foresee the eviction that comes, or none: what votes on an eviction is decided long before it.
+    /// A text goes through a schedule in pieces of any size that end where chunks end. Each piece must foresee the
+    /// next eviction, or that none comes: which queries vote on an eviction is decided long before it.
     #[test]
     fn every_piece_foresees_the_cut_that_comes() {
         for budget in [Budget::Tokens(12), Budget::Tokens(2), Budget::Share(0.3), Budget::Share(1.0)] {

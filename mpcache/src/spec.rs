@@ -13,8 +13,8 @@ use crate::policies::{BuiltIn, Full};
 use crate::registry::{self, Registered};
 use crate::{HeadShape, Policy, PolicyError, PolicyFamily, PolicyHelp, Setting};
 
-/// A policy of this crate, or a [registered](crate::Registration) one of another, with its options, by name. Public:
-/// two parties agree on it. Only valid ones exist.
+/// A policy by name, with its options: one of this crate or a [registered](crate::Registration) one of another crate.
+/// Public, because two parties agree on it. A value of this type is always a valid policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicySpec {
     policy: PolicyHelp,
@@ -26,9 +26,9 @@ pub struct PolicySpec {
 /// The settings of a policy that has a name.
 #[derive(Clone, Debug, PartialEq)]
 enum Family {
-    /// One of this crate.
+    /// A policy of this crate.
     BuiltIn(BuiltIn),
-    /// One of another crate.
+    /// A policy of another crate.
     Registered(Registered),
 }
 
@@ -54,7 +54,7 @@ impl Default for PolicySpec {
 }
 
 impl PolicySpec {
-    /// The names that exist, for help texts.
+    /// The names of all policies, for help texts.
     pub fn known() -> impl Iterator<Item = &'static str> {
         Self::help().map(|policy| policy.name)
     }
@@ -64,9 +64,9 @@ impl PolicySpec {
         BuiltIn::help().chain(registry::help())
     }
 
-    /// A policy of every name. Options that have no default have values that fit every model.
+    /// One policy for each name. Options without a default have values that fit every model.
     pub fn examples() -> impl Iterator<Item = Self> {
-        // Whoever registers a policy may have forgotten an option that has no default.
+        // A registered family may lack a value for an option without a default.
         BuiltIn::examples().chain(registry::examples()).filter_map(|text| text.parse().ok())
     }
 
@@ -85,7 +85,7 @@ impl PolicySpec {
         self.options.get(key).map(String::as_str)
     }
 
-    /// This policy with the option `key` set to `value`, in place of what it was.
+    /// This policy with the option `key` set to `value`, in place of its old value.
     pub fn with(&self, key: &str, value: &str) -> Result<Self, PolicyError> {
         let mut options: BTreeMap<String, String> =
             self.options.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
@@ -108,7 +108,7 @@ impl PolicySpec {
         self.facts().clear_only
     }
 
-    /// Whether the traffic of the policy is random: a plan then states its mean.
+    /// Whether the policy's traffic is random. A plan then states the mean.
     pub fn random_traffic(&self) -> bool {
         self.facts().random_traffic
     }
@@ -118,7 +118,8 @@ impl PolicySpec {
         self.facts().can_roll_back
     }
 
-    /// Whether the policy decides for each of several texts side by side as for the text alone.
+    /// Whether the policy, when several texts are read side by side, decides for each text as it would for that text
+    /// alone.
     pub fn side_by_side(&self) -> bool {
         self.facts().side_by_side
     }
@@ -128,7 +129,7 @@ impl PolicySpec {
         self.facts().needs_scoring_head
     }
 
-    /// Refuses the policy for a model with `layers` layers of heads `shape` whose settings name others.
+    /// Refuses a policy whose settings do not fit a model with `layers` layers of heads `shape`.
     ///
     /// # Errors
     /// [`PolicyError`] that names the option.
@@ -136,7 +137,8 @@ impl PolicySpec {
         self.settings.settings().check(layers, shape)
     }
 
-    /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
+    /// A number of tokens: the policy evicts after each chunk of this length of the prompt, see
+    /// [`Policy::prefill_chunk`].
     pub fn prefill(&self) -> Option<usize> {
         self.facts().prefill
     }
@@ -146,8 +148,8 @@ impl PolicySpec {
         &self.stated
     }
 
-    /// A fresh policy for one generation of a model with `layers` layers of heads `shape`, which
-    /// [`check`](PolicySpec::check) does not refuse.
+    /// A fresh policy for one generation of a model with `layers` layers of heads `shape`. The model must pass
+    /// [`check`](PolicySpec::check).
     ///
     /// # Panics
     /// If another crate registered the policy, but not for the engine `E`. `waggle_session::register_policy`
@@ -222,7 +224,7 @@ mod tests {
         for (spec, name) in PolicySpec::examples().zip(PolicySpec::known()) {
             let text = spec.to_string();
             assert_eq!(text.parse().as_ref(), Ok(&spec));
-            // Most names stand alone.
+            // Most policies need no options, so that their name is the whole text.
             assert_eq!((spec.name(), text.split(':').next()), (name, Some(name)));
             assert!(text.len() > name.len() || text.parse() == name.parse::<PolicySpec>());
         }

@@ -14,20 +14,20 @@ use crate::{Granularity, HeadShape, Merged, Piece};
 /// log2 of a bound on keys and values where they are gathered: the `magnitude` of [`Select::gather`].
 pub const KV_MAGNITUDE: u32 = 9;
 
-/// Why something that concerns all heads at once is not there.
+/// Why a divided store has no tensor for all heads at once.
 const DIVIDED: &str = "heads of a divided store hold different tokens";
 
 /// The tokens that a query of a layer sees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sees {
-    /// As many tokens, the query's own and those right before it.
+    /// This many tokens: the query's own and those right before it.
     Latest(usize),
-    /// All tokens, also those behind the query's own.
+    /// All tokens, also those after the query's own.
     All,
 }
 
 impl Sees {
-    /// What the query of the token before `end` sees of `tokens` tokens.
+    /// The range of tokens that the query of the token before `end` sees, of `tokens` tokens.
     pub(crate) fn span(self, end: usize, tokens: usize) -> Range<usize> {
         match self {
             Sees::Latest(window) => end.saturating_sub(window)..end,
@@ -36,22 +36,22 @@ impl Sees {
     }
 }
 
-/// Keys and values of one layer, which grow along their tokens in place.
+/// Keys and values of one layer. New tokens are appended in place.
 ///
 /// All heads hold the same tokens, unless the policy divides them into [parts](crate::Policy::parts) that hold
-/// different ones. Functions that speak of *the* keys, values or tokens are for a store that is not divided, and
-/// panic on another.
+/// different ones. Functions that speak of *the* keys, values or tokens panic on a divided store.
 pub struct Store<E: Engine> {
     pub(crate) parts: Vec<Part<E>>,
     pub(crate) sees: Sees,
     seen: usize,
     fresh: usize,
-    /// Tokens of the prompt; without a word on that, those that come first are all of it.
+    /// Tokens of the prompt. If the number is not stated, the tokens that come first are the whole prompt.
     prompt: Option<usize>,
     pub(crate) shape: HeadShape,
-    /// Texts that are read side by side, each with heads of its own.
+    /// The number of texts that are read side by side, each with heads of its own.
     texts: usize,
-    /// Tokens of each text that stand for nothing, if there may be some; empty where only the other party knows them.
+    /// For each text, the ranges of tokens that stand for nothing, if there may be some. Empty where only the other
+    /// party knows them.
     hidden: Option<Vec<Vec<Range<usize>>>>,
     soft_cap: Option<f32>,
     /// (kv_heads, group).
@@ -66,8 +66,9 @@ impl<E: Engine> Store<E> {
         Store::divided(layer, shape, parts, Sees::Latest(usize::MAX), None, 1)
     }
 
-    /// An empty store of parts with these key/value heads, in which every head stands once. Queries see what `sees`
-    /// says. Scores are capped at `soft_cap` before a softmax. Positions are recorded where values are seen.
+    /// An empty store that is divided into `parts`, the key/value heads of each, in which every head stands once.
+    /// Queries see what `sees` says. Scores are capped at `soft_cap` before a softmax. Positions are recorded if the
+    /// engine sees its values.
     pub(crate) fn divided(
         layer: usize,
         shape: HeadShape,
@@ -96,32 +97,34 @@ impl<E: Engine> Store<E> {
         }
     }
 
-    /// See [`KvCache::fork`](crate::KvCache::fork).
+    /// A copy of the store of a plan, see [`KvCache::fork`](crate::KvCache::fork).
     pub(crate) fn fork(&self) -> Option<Self> {
         let parts = self.parts.iter().map(Part::fork).collect::<Option<_>>()?;
         let (hidden, sinks, positions) = (self.hidden.clone(), self.sinks.clone(), self.positions.clone());
         Some(Store { parts, hidden, sinks, positions, ..*self })
     }
 
-    /// The bound that scores are capped at before a softmax, if they are. Scores by which tokens are ranked are not
+    /// The bound at which scores are capped before a softmax, if they are capped. Scores that rank tokens are not
     /// capped, as a cap changes no order.
     pub fn soft_cap(&self) -> Option<f32> {
         self.soft_cap
     }
 
-    /// The sink of each query head, (kv_heads, group), if the layer has some: a score without a token, which every
-    /// query of the head has in the sum of its softmax. [`attention::softmax`](crate::attention::softmax) does.
+    /// The sink of each query head, (kv_heads, group), if the layer has sinks: a score without a token, which is part
+    /// of the sum in every softmax of the head. [`attention::softmax`](crate::attention::softmax) takes it into
+    /// account.
     pub fn sinks(&self) -> Option<&E::Tensor> {
         self.sinks.as_ref()
     }
 
-    /// Gives the heads of each text these sinks, (1, heads of a text).
+    /// Sets the sinks of the heads: `sinks` (1, heads of a text) are the same in each text.
     pub(crate) fn set_sinks(&mut self, sinks: &E::Tensor) {
         let all = E::Tensor::concat(1, &vec![sinks; self.texts]);
         self.sinks = Some(all.reshape(&[self.shape.kv_heads, self.shape.group()]));
     }
 
-    /// From now on no token attends to the tokens of one of these ranges for each text, which the client alone names.
+    /// Hides tokens: from now on no token attends to the tokens of one range for each text. Only the client names the
+    /// ranges.
     pub(crate) fn hide(&mut self, tokens: Option<Vec<Range<usize>>>) {
         let hidden = self.hidden.get_or_insert_default();
         let Some(tokens) = tokens else { return };
@@ -129,12 +132,12 @@ impl<E: Engine> Store<E> {
         hidden.iter_mut().zip(tokens).for_each(|(hidden, tokens)| hidden.push(tokens));
     }
 
-    /// Whether the scores of some tokens may be hidden.
+    /// Whether some tokens, and so their scores, may be hidden.
     pub(crate) fn may_hide(&self) -> bool {
         self.hidden.is_some()
     }
 
-    /// Says that the prompt, which may come in pieces, has `tokens` tokens.
+    /// States that the prompt has `tokens` tokens. The prompt may come in pieces.
     pub(crate) fn expect_prompt(&mut self, tokens: usize) {
         self.prompt = Some(tokens);
     }
@@ -152,14 +155,14 @@ impl<E: Engine> Store<E> {
         self.parts.iter_mut().for_each(|part| part.append(k, v));
     }
 
-    /// Replaces the rows that are kept, for policies that evict; [`Store::seen`] stays. Such a policy also says which
-    /// rows it kept, see [`Store::record_kept`].
+    /// Replaces all rows by those that a policy keeps when it evicts; [`Store::seen`] stays. The policy also records
+    /// which rows it kept, see [`Store::record_kept`].
     pub fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
         self.whole_mut().replace(keys, values, None);
     }
 
-    /// Leaves the rows `rows` of the part `part`, and no others, for policies that evict by a public rule. Says which
-    /// ones it kept, too.
+    /// Keeps the rows `rows` of the part `part`, and no others, for policies that evict by a public rule. Also
+    /// records which rows it kept.
     pub fn keep_rows(&mut self, part: usize, rows: &[usize]) {
         let of = &mut self.parts[part];
         let (keys, values) = (take(of.keys(), 0, rows), take(of.values(), 0, rows));
@@ -167,19 +170,19 @@ impl<E: Engine> Store<E> {
         self.record_kept_by(part, rows);
     }
 
-    /// Leaves the rows `keys` and `values` in the part `part`, (rows, its kv_heads * head_dim), of which the row
-    /// `merged` stands for several tokens. Such a policy also says which rows it kept, see [`Store::record_kept_by`].
+    /// Replaces the rows of the part `part` by `keys` and `values`, (rows, kv_heads of the part * head_dim). The row
+    /// `merged` stands for several tokens. The policy also records which rows it kept, see [`Store::record_kept_by`].
     pub fn replace_merged(&mut self, part: usize, keys: E::Tensor, values: E::Tensor, merged: Merged) {
         self.parts[part].replace(keys, values, Some(merged));
     }
 
-    /// Whether so many tokens have come after the prompt.
+    /// Whether at least `tokens` tokens have come after the prompt.
     pub(crate) fn can_lose(&self, tokens: usize) -> bool {
         self.seen >= self.prompt.unwrap_or(0).saturating_add(tokens)
     }
 
-    /// Takes back the last `dropped` tokens, as if they had never come; all of them came after the prompt. Nothing
-    /// happens in a store without tokens, as some are in a plan.
+    /// Takes back the last `dropped` tokens, all of which came after the prompt, as if they had never come. Nothing
+    /// happens in a store without tokens, which a plan may have.
     pub(crate) fn roll_back(&mut self, dropped: usize) {
         if self.is_empty() {
             return;
@@ -198,7 +201,7 @@ impl<E: Engine> Store<E> {
         &self.parts
     }
 
-    /// The only part.
+    /// The only part of a store that is not divided.
     fn whole(&self) -> &Part<E> {
         assert_eq!(self.parts.len(), 1, "{DIVIDED}");
         &self.parts[0]
@@ -219,7 +222,8 @@ impl<E: Engine> Store<E> {
         self.whole().values()
     }
 
-    /// Keys and values of the tokens that were appended last, (fresh, kv_heads * head_dim), in a divided store, too.
+    /// Keys and values of the tokens that were appended last, (fresh, kv_heads * head_dim) each. Works for a divided
+    /// store, too.
     pub fn fresh_rows(&self) -> [E::Tensor; 2] {
         let HeadShape { kv_heads, head_dim, .. } = self.shape;
         let of = |rows: fn(&Part<E>) -> &E::Tensor| {
@@ -233,7 +237,8 @@ impl<E: Engine> Store<E> {
         [of(Part::keys), of(Part::values)]
     }
 
-    /// Tensors of all parts, with an entry for each head along `axis`, as one whose heads are in their order.
+    /// Joins tensors of all parts, each with an entry for each of its heads along `axis`, into one tensor with the
+    /// heads in their order in the layer.
     pub fn in_order(&self, axis: usize, parts: Vec<E::Tensor>) -> E::Tensor {
         if let [one] = &parts[..] {
             return one.clone();
@@ -249,18 +254,19 @@ impl<E: Engine> Store<E> {
         self.whole().values_by_head()
     }
 
-    /// The ranges of the `tokens` tokens of a part that the last `rows` queries of each head of a group see: a query's
-    /// own token and all before it, as far as the layer's window reaches. In an encoder a query sees all tokens.
+    /// The ranges of tokens that the last `rows` queries of each head of a group see, among the `tokens` tokens of a
+    /// part. A query sees its own token and all tokens before it, as far as the layer's window reaches. In an encoder
+    /// a query sees all tokens.
     pub fn spans(&self, rows: usize, tokens: usize) -> Vec<Range<usize>> {
         let ends = (0..self.shape.group()).flat_map(|_| tokens - rows + 1..=tokens);
         ends.map(|end| self.sees.span(end, tokens)).collect()
     }
 
     /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
-    /// rows, tokens), for a softmax. The scores of padding and of tokens behind an end lie below all others, and a
-    /// row that stands for several tokens has the score of all of them.
+    /// rows, tokens), for a softmax. The scores of hidden tokens, which are padding and tokens after the end of a
+    /// text, lie below all others, and a row that stands for several tokens has the score of all of them.
     pub fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
-        // A cap needs the scores whole.
+        // The cap of a layer needs scores in full precision.
         let precision = if self.soft_cap.is_none() { Precision::Softmax } else { Precision::Full };
         let mut keys: Vec<_> = self.parts.iter_mut().map(Part::cached_keys).collect();
         let mut scores = engine.scope("scores", |e| e.matmul_each(products(queries, &mut keys), precision))?;
@@ -287,7 +293,8 @@ impl<E: Engine> Store<E> {
         Ok(scores)
     }
 
-    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys for any use, without padding.
+    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, in full precision. The store must have no
+    /// hidden tokens.
     pub fn ranked_scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
         let keys = &mut [self.whole_mut().cached_keys()];
         let product = products(slice::from_ref(queries), keys);
@@ -322,7 +329,7 @@ impl<E: Engine> Store<E> {
         self.replace(part(0..head_dim), part(head_dim..2 * head_dim));
     }
 
-    /// Number of tokens kept; in a divided store, by the part that keeps the most.
+    /// The number of rows kept. In a divided store, that of the part with the most rows.
     pub fn len(&self) -> usize {
         self.parts.iter().map(Part::len).max().unwrap_or(0)
     }
@@ -332,17 +339,17 @@ impl<E: Engine> Store<E> {
         self.len() == 0
     }
 
-    /// Number of tokens ever appended: the position of the next one.
+    /// The number of tokens ever appended, which is the position of the next token.
     pub fn seen(&self) -> usize {
         self.seen
     }
 
-    /// Number of tokens appended last.
+    /// The number of tokens appended last.
     pub fn fresh(&self) -> usize {
         self.fresh
     }
 
-    /// The tokens appended last.
+    /// The piece of the tokens appended last.
     pub fn piece(&self) -> Piece {
         let prompt = self.prompt.unwrap_or(self.seen);
         Piece { new: self.fresh, end: self.seen, prompt, held: self.len() }
@@ -361,9 +368,9 @@ impl<E: Engine> Store<E> {
 }
 
 impl<E: Select> Store<E> {
-    /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
+    /// The chosen clusters of `size` tokens among the tokens in `range`, keys and values side by side: (selections,
     /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
-    /// `range` begins at the same token, and `size` and `select` are the same.
+    /// `range` must begin at the same token, and `size` and `select` must be the same.
     pub fn gather(
         &mut self,
         engine: &mut E,
@@ -381,7 +388,7 @@ impl<E: Select> Store<E> {
     }
 }
 
-/// What stands on the left of each part, with its keys or its values.
+/// The products of each part: its tensor in `left` times its keys or values in `right`.
 fn products<'a, E: Engine>(left: &'a [E::Tensor], right: &'a mut [CachedMatrix<E>]) -> Vec<Product<'a, E>> {
     let product = |(left, right): (&'a E::Tensor, &'a mut CachedMatrix<E>)| Product {
         left,
@@ -390,7 +397,7 @@ fn products<'a, E: Engine>(left: &'a [E::Tensor], right: &'a mut [CachedMatrix<E
     left.iter().zip(right).map(product).collect()
 }
 
-/// The scores under the cap of a layer, if it has one.
+/// Caps the scores at `cap`, if the layer has a cap.
 pub fn capped<E: Engine>(engine: &mut E, cap: Option<f32>, scores: E::Tensor) -> Result<E::Tensor, Error> {
     match cap {
         Some(cap) => engine.scope("cap", |e| e.soft_cap(&scores, cap)),

@@ -1,18 +1,19 @@
-//! Layers that see a window: the latest tokens, as the model was trained.
+//! Layers whose queries see a window, which is the latest tokens, as the model was trained.
 //!
-//! **Blocks.** What has left the window is never looked at again, so it can go. A store that is cut is rewritten, and
-//! in two phases all of its rows then need fresh masks. So a block goes at once, a quarter of the window.
+//! **Blocks.** Tokens that have left the window are never looked at again and can be evicted. An eviction rewrites
+//! the store, and in two phases all of its rows then need fresh masks. So a block of tokens is evicted at once, a
+//! quarter of the window.
 //!
-//! **Public.** The whole pattern. **Revealed.** Nothing: no protocol runs.
+//! **Public.** Which tokens a query sees. **Revealed.** Nothing: no protocol runs.
 
 use waggle_engine::Engine;
 
 use crate::{Store, eviction};
 
-/// A block of evicted tokens is this part of the window.
+/// A block of evicted tokens is the window divided by this.
 const BLOCKS: usize = 4;
 
-/// Evicts what no later query sees, if that is a block.
+/// Evicts the tokens that no later query sees, if there is a whole block of them.
 pub(crate) fn evict<E: Engine>(window: usize, store: &mut Store<E>) {
     let keep = (window - 1).max(1);
     let held = store.len();

@@ -19,7 +19,7 @@ struct Case {
     score: fn(&[f64], &[Vec<f64>]) -> f64,
 }
 
-/// Largest and smallest key of a cluster in channel c.
+/// The largest and the smallest entry in channel c of the keys of a cluster.
 fn ends(keys: &[Vec<f64>], c: usize) -> (f64, f64) {
     keys.iter().map(|k| k[c]).fold((f64::MIN, f64::MAX), |(high, low), x| (high.max(x), low.min(x)))
 }
@@ -34,7 +34,7 @@ fn quest(q: &[f64], keys: &[Vec<f64>]) -> f64 {
     (0..q.len()).map(|c| (q[c] * ends(keys, c).0).max(q[c] * ends(keys, c).1)).sum()
 }
 
-/// Centre and mean deviation, ArkVale's cuboid-mean.
+/// The score of ArkVale's cuboid-mean, from the centre and the mean deviation.
 fn cuboid_mean(q: &[f64], keys: &[Vec<f64>]) -> f64 {
     let channel = |c: usize| {
         let centre = (ends(keys, c).0 + ends(keys, c).1) / 2.0;
@@ -60,7 +60,7 @@ fn rounded(share: f64, n: usize) -> usize {
     ((share * n as f64).round() as usize).max(1)
 }
 
-/// For every step, layer and query head the sorted positions attended to.
+/// For every step, layer and query head (the step is outermost), the sorted positions attended to.
 fn naive(script: &Script, case: Case) -> Vec<Vec<Vec<usize>>> {
     let (group, prompt) = (HEADS.group(), script.prompt());
     let mut kept = vec![vec![Vec::<usize>::new(); HEADS.kv_heads]; LAYERS];

@@ -30,7 +30,7 @@ impl Script {
         let kv = [TOKENS, heads.kv_heads * heads.head_dim];
         let q = random(&[heads.heads, TOKENS, heads.head_dim], rng);
         let (k, v) = (random(&kv, rng), random(&kv, rng));
-        // As large as the largest scores, so that they take much of the attention.
+        // The sinks are as large as the largest scores, so that they take much of the attention.
         let sinks = sinks.then(|| random(&[1, heads.heads], rng) + 3.0);
         Script { heads, q, k, v, sinks }
     }
@@ -50,7 +50,7 @@ impl Script {
     }
 }
 
-/// [`compare_with`] and without sinks.
+/// [`compare_with`] without sinks, and then with sinks.
 fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
     for sinks in [false, true] {
         compare_with(layers, sinks, policy, pieces, cuts);
@@ -72,7 +72,7 @@ fn compare_with(layers: &Layers, sinks: bool, policy: &str, pieces: &[usize], cu
         let end = start + new;
         for (layer, script) in scripts.iter().enumerate() {
             let part = |x: &ArrayD<f32>| Tensor::slice(x, 0, start..end);
-            // As many as the policy wants to see, or the last few.
+            // As many rows as the policy wants to see, and at least the last three.
             let rows = cache.observation_window(layer, new).max(new.min(3));
             let queries = Tensor::slice(&script.q, 1, end - rows..end);
             if let Some(sinks) = &script.sinks {
@@ -85,7 +85,8 @@ fn compare_with(layers: &Layers, sinks: bool, policy: &str, pieces: &[usize], cu
                 for h in 0..layers.heads[layer].heads {
                     let mut seen: Vec<usize> = match layers.windows[layer] {
                         Some(window) => (position.saturating_sub(window - 1)..=position).collect(),
-                        // The policy's answer for the last query holds for those before it, less their future.
+                        // The policy knows the tokens that the last query attended to. Earlier queries attended to
+                        // the same tokens up to their own.
                         None => attended[h].iter().copied().filter(|t| *t <= position).collect(),
                     };
                     if row + 1 == rows {

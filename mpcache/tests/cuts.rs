@@ -1,5 +1,5 @@
-//! Tokens that are taken back leave nothing behind: later tokens attend as if they had never come. Between two
-//! parties, too, where the plan equals the ledger and everything that is opened looks uniform.
+//! Tokens that are taken back leave nothing behind: later tokens attend as if the others had never come. The same
+//! holds between two parties, where the plan equals the ledger and every opened value looks uniform.
 
 mod support;
 
@@ -14,17 +14,17 @@ use waggle_testing::to_fixed;
 
 const PROMPT: usize = 12;
 
-/// Tokens of each pass, and how many of them are kept.
+/// The number of tokens of a pass, and how many of them are kept.
 type Pass = (usize, usize);
 
 const PASSES: [Pass; 6] = [(4, 1), (4, 4), (4, 2), (4, 3), (1, 1), (3, 2)];
-/// Passes of the same sizes that keep other numbers.
+/// Passes of the same sizes as the actual ones, but with other numbers of kept tokens.
 const EXPECTED: [Pass; 6] = [(4, 2), (4, 2), (4, 3), (4, 2), (1, 1), (3, 3)];
 
 /// Policies that can take tokens back.
 fn policies() -> Vec<PolicySpec> {
     let can: Vec<PolicySpec> = PolicySpec::examples().filter(PolicySpec::can_roll_back).collect();
-    // A plan has the mean of random traffic alone.
+    // Of random traffic, a plan states only the mean.
     let certain =
         |spec: PolicySpec| if spec.random_traffic() { spec.with("topk", "rank").expect("a method") } else { spec };
     let can: Vec<PolicySpec> = can.into_iter().map(certain).collect();
@@ -34,7 +34,7 @@ fn policies() -> Vec<PolicySpec> {
     can
 }
 
-/// The words of a script, and others that are taken back.
+/// The tokens of a script, and other tokens that are taken back.
 struct Drafted {
     truth: Script,
     wrong: Script,
@@ -47,8 +47,8 @@ impl Drafted {
         Drafted { truth: Script::new(PROMPT, kept, 3), wrong: Script::new(1, read, 4) }
     }
 
-    /// The outputs of every kept token on every layer, as [`Script::play`] gives them for `truth`, and which
-    /// positions the last query of each pass attended to on the first layer.
+    /// The outputs of every kept token on every layer, as [`Script::play`] returns them for `truth`, and the
+    /// positions that the last query of each pass attended to on the first layer.
     fn play<E: Select>(
         &self,
         engine: &mut E,
@@ -101,7 +101,7 @@ fn later_tokens_attend_as_if_what_was_cut_had_never_come() {
             let off = (got - want).iter().fold(0.0f32, |worst, x| worst.max(x.abs()));
             assert!(off < 1e-5, "{spec}, output {i}: off by {off}");
         }
-        // The last query of a pass sees what was kept before it, and its pass.
+        // The last query of a pass sees the tokens that were kept before, and those of its own pass.
         let before = seen[0][0].len() - 1;
         let mut kept = before;
         let counts = PASSES.iter().map(|(read, keep)| {

@@ -1,5 +1,5 @@
-//! Heads of a layer that hold different tokens: `duo` and `razor` against an independent reading in loops over f64,
-//! and what a divided layer costs.
+//! Heads of a layer that hold different tokens: `duo` and `razor` against an independent implementation in loops over
+//! f64, and the cost of a divided layer.
 
 mod support;
 
@@ -31,7 +31,7 @@ impl Rule {
     }
 }
 
-/// The tokens that a key/value head holds, and those that it let go.
+/// The tokens that a key/value head holds, and those that it has evicted.
 #[derive(Clone, Default)]
 struct Head {
     kept: Vec<usize>,
@@ -39,7 +39,7 @@ struct Head {
 }
 
 impl Head {
-    /// Leaves `keep` rows if there are more than `most`. What stands for those that went takes a row.
+    /// Leaves `keep` rows if there are more than `most`. The compensation token takes one of these rows.
     fn cut(&mut self, rule: &Rule, keep: usize) {
         let merged = usize::from(rule.razor && !self.gone.is_empty());
         if self.kept.len() + merged > rule.budget {
@@ -50,7 +50,7 @@ impl Head {
     }
 }
 
-/// By step and layer what each query head attends to, and the outputs, (heads * head_dim).
+/// By step and then by layer, the positions that each query head attends to, and the outputs, (heads * head_dim).
 fn naive(script: &Script, rule: &Rule) -> Vec<(Vec<Vec<usize>>, Vec<f64>)> {
     let (d, group, prompt) = (HEADS.head_dim, HEADS.group(), script.prompt());
     let mut heads = vec![vec![Head::default(); HEADS.kv_heads]; LAYERS];
@@ -67,7 +67,7 @@ fn naive(script: &Script, rule: &Rule) -> Vec<(Vec<Vec<usize>>, Vec<f64>)> {
                     head.cut(rule, rule.budget + 1 - rule.block);
                 }
                 for h in kv * group..(kv + 1) * group {
-                    // Keys, values and how often each counts.
+                    // Each row is a key, a value, and how often the softmax counts it.
                     let row = |t: usize| (script.key(layer, t, kv), script.value(layer, t, kv), 1.0);
                     let mut rows: Vec<(Vec<f64>, Vec<f64>, f64)> = head.kept.iter().map(|t| row(*t)).collect();
                     if rule.razor && !head.gone.is_empty() {
@@ -100,7 +100,7 @@ fn naive(script: &Script, rule: &Rule) -> Vec<(Vec<Vec<usize>>, Vec<f64>)> {
 #[test]
 fn the_same_outputs_as_an_independent_reading() {
     for razor in [false, true] {
-        // Divided layers, and layers whose heads all stream or all keep everything.
+        // The patterns have divided layers, and layers whose heads all stream or all keep every token.
         for pattern in ["1.2", "2", "0.3", "3.1"] {
             for (sinks, chunk) in [(3, None), (0, None), (2, Some(5))] {
                 let pattern = pattern.parse().expect("a pattern");
@@ -139,11 +139,11 @@ fn heads_that_all_stay_are_full() {
     assert!(run("duo:heads=3,budget=16") == run("full"));
 }
 
-/// Messages by the first part of the path, and bytes in all, of what is sent online.
+/// The number of online messages by the first part of their path, and the online bytes in all.
 fn traffic(text: &str, options: Options) -> (BTreeMap<String, u64>, u64) {
     let spec: PolicySpec = text.parse().expect("a policy");
     let mut plan = Planner::new(options).engine();
-    // Keys of encryption are sent when they are first needed, and booked as set-up.
+    // Encryption keys are sent when they are first needed, but are booked as set-up.
     plan.abb().ledger().set_phase(Phase::Decode);
     Script::new(64, 4, 3).play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
     let (mut messages, mut bytes) = (BTreeMap::new(), 0);
@@ -158,11 +158,11 @@ fn traffic(text: &str, options: Options) -> (BTreeMap<String, u64>, u64) {
 #[test]
 fn parts_go_through_the_exchanges_together() {
     let full = traffic("full", Options { preprocess: true, ..Options::default() });
-    // Streaming heads hold 32 tokens at most, the others 64 and more: as many as the longest row of the full cache.
+    // Streaming heads hold at most 32 tokens. The other heads hold 64 and more, like the full cache.
     let divided = traffic("duo:heads=1,budget=32", Options { preprocess: true, ..Options::default() });
     assert_eq!(divided.0, full.0);
     assert!(divided.1 < full.1, "{} bytes against {}", divided.1, full.1);
-    // In one phase a product is a protocol of its own.
+    // In one phase every product is a protocol of its own.
     let full = traffic("full", Options::default());
     let divided = traffic("duo:heads=1,budget=32", Options::default());
     assert_eq!(divided.0["scores"], 2 * full.0["scores"]);
@@ -186,7 +186,7 @@ fn a_divided_store_has_no_keys_of_all_heads() {
             _: &ndarray::ArrayD<f32>,
             store: &mut waggle_mpcache::Store<Float>,
         ) -> Result<ndarray::ArrayD<f32>, waggle_engine::Error> {
-            // Fresh rows are known by head, in the order of the heads.
+            // Fresh rows have the heads in their order in the layer.
             let [keys, values] = store.fresh_rows();
             assert_eq!((keys.iter().sum::<f32>(), values), (120.0, &keys + 1.0));
             assert_eq!(keys.iter().copied().collect::<Vec<_>>(), (0..16).map(|i| i as f32).collect::<Vec<_>>());

@@ -11,10 +11,10 @@ use waggle_planner::{Plan, Planner};
 use waggle_protocols::{Fixed, Needs, Options, Secure};
 use waggle_testing::{largest_difference, to_fixed, to_real};
 
-/// Largest difference of an output between fixed point and f32.
+/// The largest allowed difference of an output between fixed point and f32.
 const FIXED: f64 = 2e-2;
 
-/// Plays a script on all engines and compares. Prompts of odd length run in two phases, and operations prepare what
+/// Plays a script on all engines and compares. Prompts of odd length run in two phases, where operations prepare what
 /// they need on the way.
 fn agree(text: &str, prompt: usize, steps: usize) {
     agree_after(text, prompt, steps, Options { preprocess: prompt % 2 == 1, ..Options::default() }, |_| {
@@ -22,8 +22,8 @@ fn agree(text: &str, prompt: usize, steps: usize) {
     });
 }
 
-/// Plays a script on all engines and compares, after the parties prepared the part of its needs that `needs` chooses.
-/// Returns the offline bytes that were not made ahead.
+/// Plays a script on all engines and compares. The parties first prepare the part of the script's needs that `needs`
+/// chooses. Returns the offline bytes of what was not prepared ahead.
 fn agree_after(text: &str, prompt: usize, steps: usize, options: Options, needs: impl Fn(&Needs) -> Needs) -> u64 {
     agree_on(&Script::new(prompt, steps, 17), text, options, needs)
 }
@@ -112,19 +112,20 @@ fn algorithm_3_with_every_strategy() {
     ] {
         agree(&format!("mpcache:{options}"), if options.len() % 2 == 0 { 44 } else { 45 }, 3);
     }
-    // With 44 tokens the scores of two clusters are equal to within the error of a product.
+    // At 44 tokens, the scores of two clusters differ by no more than the error of a product.
     agree("mpcache:budget=0.25,similarity=box", 48, 3);
 }
 
 #[test]
 fn edges_of_algorithm_3() {
-    // One of several clusters is wanted, and prompts are no multiple of a cluster.
+    // Only one of several clusters is wanted, and the prompt's length is no multiple of the cluster size.
     agree("mpcache:budget=0.01", 43, 2);
     agree("mpcache:budget=0.01,gather=scores", 38, 2);
-    // One cache is shorter than a cluster; another closes its first and its second cluster while tokens come in.
+    // The first cache is shorter than a cluster. The second closes its first and its second cluster while tokens come
+    // in.
     agree("mpcache:budget=0.5,clusters=8/4,static=1", 3, 12);
     agree("mpcache:budget=0.3,clusters=4/2,static=1,gather=scores", 9, 12);
-    // Everything is wanted, so the whole cache is attended to.
+    // All clusters are wanted, so the whole cache is attended to.
     agree("mpcache:budget=1", 21, 2);
 }
 
@@ -154,7 +155,7 @@ fn baselines() {
 
 #[test]
 fn blocks_and_chunks() {
-    // Cuts at the end of the prompt and while text is generated, in one phase and in two.
+    // Evictions at the end of the prompt and while text is generated, in one phase and in two.
     for (i, policy) in [
         "streaming:budget=12,block=4",
         "streaming:budget=12,block=4,prefill=8",
@@ -171,7 +172,7 @@ fn blocks_and_chunks() {
         "knorm:budget=12,block=4,recent=3",
         "knorm:budget=12,block=4,recent=3,topk=shuffle-reveal",
         "knorm:budget=0.3,recent=3,prefill=8",
-        // One layer is divided, and of the other all heads stream or none.
+        // One layer is divided. In the other layer all heads stream, or none.
         "duo:heads=1.0,budget=12,block=4",
         "duo:heads=3.2,budget=12,block=4,prefill=8",
         "razor:heads=2.0,budget=12,block=4",
@@ -185,7 +186,8 @@ fn blocks_and_chunks() {
     }
 }
 
-/// Tokens whose keys are equal and that queries see alike: rounding tells them apart, and must not.
+/// Tokens have equal keys, and queries see them alike. Rounding errors make their scores differ, which must not
+/// change the choice.
 #[test]
 fn equal_tokens_are_kept_by_their_position_on_every_engine() {
     for (i, policy) in [

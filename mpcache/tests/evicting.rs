@@ -1,4 +1,4 @@
-//! The policies that evict, in the clear, against an independent reading in plain loops over f64.
+//! The policies that evict, in the clear, against an independent implementation in plain loops over f64.
 
 mod support;
 
@@ -8,10 +8,10 @@ use support::{HEADS, LAYERS, Pass, Script, dot, grid, nearest};
 use waggle_engine::Float;
 use waggle_mpcache::PolicySpec;
 
-/// Share of the policies here that have one.
+/// The budget of the policies here whose budget is a share.
 const BUDGET: f64 = 0.25;
 
-/// A budget in tokens, and the block that goes when it is full.
+/// A budget in tokens, and the block that is evicted when the store is full.
 const TOKENS: usize = 12;
 const BLOCK: usize = 4;
 
@@ -25,9 +25,9 @@ fn group(kv: usize) -> std::ops::Range<usize> {
 struct Seen<'a> {
     script: &'a Script,
     layer: usize,
-    /// Tokens so far.
+    /// The number of tokens so far.
     tokens: usize,
-    /// Those of them that came together, the last ones.
+    /// The number of these tokens that came together last.
     new: usize,
     prompt: usize,
 }
@@ -65,13 +65,13 @@ impl Seen<'_> {
         grid(queries * group(0).len())
     }
 
-    /// Tokens left of a prompt that ends here.
+    /// The number of tokens left of a prompt that ends here, under a share.
     fn share(&self) -> Option<usize> {
         (self.tokens == self.prompt).then(|| self.keep())
     }
 
-    /// Tokens left of `held` after a pass, if some go: [`TOKENS`] less a block, so that there is room for the next
-    /// ones, or all but one of them after a chunk of the prompt.
+    /// The number of tokens left of `held` tokens after a pass, if some are evicted: [`TOKENS`] less a block, so that
+    /// there is room for the next tokens, or [`TOKENS`] less one after a chunk of the prompt.
     fn block(&self, held: usize) -> Option<usize> {
         self.block_of(TOKENS, BLOCK, held)
     }
@@ -91,8 +91,8 @@ impl Seen<'_> {
     }
 }
 
-/// The `k` of `tokens` with the largest `votes`, rounded to `frac` fractional bits, in the order of `tokens`; of
-/// equals the first ones.
+/// The `k` of `tokens` with the largest `votes`, rounded to `frac` fractional bits, in the order of `tokens`. Of
+/// equal votes the first tokens win.
 fn best(tokens: &[usize], votes: &BTreeMap<usize, f64>, k: usize, frac: u32) -> Vec<usize> {
     let mut order = tokens.to_vec();
     order.sort_by(|a, b| nearest(votes[b], frac).total_cmp(&nearest(votes[a], frac)));
@@ -100,8 +100,8 @@ fn best(tokens: &[usize], votes: &BTreeMap<usize, f64>, k: usize, frac: u32) -> 
     tokens.iter().copied().filter(|t| order.contains(t)).collect()
 }
 
-/// Evicts until `keep` tokens are left. The latest ones are protected; `protected` says how many of a number of
-/// tokens. Votes have `frac` fractional bits.
+/// Evicts until `keep` tokens are left. The latest tokens are protected: `protected` gives their number for a number
+/// of kept tokens. Votes have `frac` fractional bits.
 fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, frac: u32, keep: usize, protected: fn(usize) -> usize) {
     if kept.len() > keep + 1 {
         let latest = kept.split_off(kept.len() - protected(keep));
@@ -118,8 +118,8 @@ fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, frac: u32, keep: u
     }
 }
 
-/// The tokens that one key/value head keeps after it attended, the attention that they received so far, and the
-/// tokens seen when it last evicted.
+/// The tokens that one key/value head keeps after it attended, the attention that these received so far, and the
+/// number of tokens seen when the head last evicted.
 #[derive(Clone, Default)]
 struct Head {
     kept: Vec<usize>,
@@ -128,8 +128,8 @@ struct Head {
 }
 
 impl Head {
-    /// Keeps the first `sinks` tokens, the latest `recent` and of the others those of the best `scores`: `keep` in
-    /// all.
+    /// Keeps `keep` tokens in all: the first `sinks`, the latest `recent`, and of the others those with the best
+    /// `score`.
     fn keep(&mut self, keep: usize, (sinks, recent): (usize, usize), frac: u32, score: impl Fn(usize) -> f64) {
         let latest = self.kept.split_off(self.kept.len() - recent);
         let rest = self.kept.split_off(sinks);
@@ -138,7 +138,7 @@ impl Head {
         self.kept.extend(latest);
     }
 
-    /// Leaves `keep` tokens, the first 3 and the latest.
+    /// Leaves `keep` tokens: the first 3 and the latest.
     fn stream(&mut self, keep: usize) {
         if self.kept.len() > keep {
             self.kept.drain(3..3 + self.kept.len() - keep);
@@ -146,10 +146,10 @@ impl Head {
     }
 }
 
-/// Called when the newest tokens have attended to what is kept: evicts.
+/// Evicts. It is called when the newest tokens have attended to the kept tokens.
 type Rule<'a> = &'a dyn Fn(&Seen, usize, &mut Head);
 
-/// The number of tokens left of so many, if some go.
+/// The number of tokens left of a number of held tokens, if some are evicted.
 type Left = fn(&Seen, usize) -> Option<usize>;
 
 fn h2o(seen: &Seen, kv: usize, head: &mut Head, keep: Option<usize>) {
@@ -168,7 +168,7 @@ fn tova(seen: &Seen, head: &mut Head, keep: Option<usize>) {
     }
 }
 
-/// `snapkv`: the latest queries since the last cut vote, `window` at most.
+/// `snapkv`: the queries since the last eviction vote, at most the latest `window` of them.
 fn vote(seen: &Seen, kv: usize, head: &mut Head, keep: Option<usize>, window: usize, kernel: usize) {
     let Some(keep) = keep else { return };
     let window = window.min(keep.div_ceil(2));
@@ -207,7 +207,7 @@ fn sirllm(seen: &Seen, _: usize, head: &mut Head, left: Left) {
     }
 }
 
-/// For every step, layer and query head the sorted positions attended to.
+/// For every step, layer and query head (the step is outermost), the sorted positions attended to.
 fn naive(script: &Script, chunk: Option<usize>, rule: Rule) -> Vec<Vec<Vec<usize>>> {
     let prompt = script.prompt();
     let mut heads = vec![vec![Head::default(); HEADS.kv_heads]; LAYERS];
@@ -235,7 +235,7 @@ fn naive(script: &Script, chunk: Option<usize>, rule: Rule) -> Vec<Vec<Vec<usize
 #[test]
 fn the_same_tokens_as_an_independent_reading() {
     let streaming = |seen: &Seen, _, head: &mut Head| {
-        // The next token comes in before it attends.
+        // The next token takes a place before it attends.
         head.stream(((BUDGET * (seen.tokens + 1) as f64).round() as usize).max(1) - 1);
     };
     let streaming_blocks = |seen: &Seen, _, head: &mut Head| {
@@ -249,7 +249,7 @@ fn the_same_tokens_as_an_independent_reading() {
     let voting = |window: usize, kernel: usize, left: Left| {
         move |seen: &Seen, kv, head: &mut Head| vote(seen, kv, head, left(seen, head.kept.len()), window, kernel)
     };
-    // Half of the mean in layer 1, and what it leaves in layer 0.
+    // Layer 1 has half of the mean, and layer 0 has what layer 1 leaves.
     let squeezed = |seen: &Seen, kv, head: &mut Head| {
         let keep = seen.share().map(|mean| {
             let light = (0.5 * mean as f64).round() as usize;
@@ -257,8 +257,8 @@ fn the_same_tokens_as_an_independent_reading() {
         });
         vote(seen, kv, head, keep, 4, 1);
     };
-    // Two layers of a pyramid with a mean of 12, of which the window has 2: 10 + 5 above it and 10 - 5, or for the
-    // first what the prompt has.
+    // Two layers of a pyramid with a mean of 12 tokens, of which the window takes 2. Above the window, layer 0 has 15
+    // tokens, or what the prompt has, and layer 1 has the rest of 20.
     let pyramid = |seen: &Seen, kv, head: &mut Head| {
         let first = seen.prompt.saturating_sub(2).clamp(10, 15);
         let tokens = 2 + if seen.layer == 0 { first } else { 20 - first };
@@ -291,7 +291,7 @@ fn the_same_tokens_as_an_independent_reading() {
         ("h2o:budget=12,block=4", BLOCKS, &h2o_blocks),
         ("tova:budget=12,block=4", BLOCKS, &tova_blocks),
         ("snapkv:budget=12,block=4,window=3,kernel=3", BLOCKS, &voting(3, 3, block)),
-        // More voters than a block has.
+        // The window is longer than a block.
         ("snapkv:budget=12,block=4,window=6,kernel=3", BLOCKS, &voting(6, 3, block)),
         ("snapkv:budget=12,block=4,window=3,kernel=3,prefill=8", BLOCKS, &voting(3, 3, block)),
         ("pyramid:budget=12,block=4,window=2,kernel=3,beta=2", BLOCKS, &pyramid),
@@ -317,7 +317,7 @@ fn the_same_tokens_as_an_independent_reading() {
     }
 }
 
-/// However a budget in tokens is divided among layers.
+/// The test holds however the budget in tokens is divided among layers.
 #[test]
 fn a_budget_beyond_the_text_keeps_all_of_it() {
     let policies = PolicySpec::examples().filter(|spec| spec.takes("block") && !spec.takes("heads"));
@@ -341,7 +341,8 @@ const BLOCKS: &[usize] = &[31, 13, 12, 11, 6, 1];
 
 #[test]
 fn a_store_never_holds_more_than_its_budget_in_tokens() {
-    // All policies that evict in blocks, and where heads are divided those that stream; a merged token takes a row.
+    // All policies that evict in blocks. If heads are divided, all of them stream here. `razor` is left out, because
+    // its merged token takes a row.
     let blocks = PolicySpec::examples().filter(|spec| spec.takes("block") && spec.name() != "razor");
     for spec in blocks {
         let name = if spec.takes("heads") { "duo:heads=0,".into() } else { format!("{}:", spec.name()) };
@@ -355,13 +356,13 @@ fn a_store_never_holds_more_than_its_budget_in_tokens() {
                     &spec,
                     |x| x.mapv(|x| x as f32),
                     |layer, step, held| {
-                        // The surprisal of a prompt is known when it has been read, and then it is cut.
+                        // The surprisals of a prompt are known after it has been read. Only then is it cut.
                         if step > 0 || name != "sirllm:" {
                             layers[layer] = layers[layer].max(held);
                         }
                     },
                 );
-                // While a token attends it is among those that are held.
+                // While a token attends, it is among the held tokens.
                 let attended: usize = (0..LAYERS)
                     .map(|layer| {
                         looked.iter().skip(layer).step_by(LAYERS).flatten().map(Vec::len).max().expect("steps")
@@ -370,7 +371,7 @@ fn a_store_never_holds_more_than_its_budget_in_tokens() {
                 let held: usize = layers.iter().sum();
                 let context = format!("{name} {budget} in blocks of {block} after {prompt}: {layers:?}");
                 assert!(held <= LAYERS * budget && attended <= LAYERS * budget, "{context}, {attended}");
-                // And the budget is used.
+                // The budget is used up, too.
                 assert!(attended + LAYERS >= LAYERS * budget, "{context}, {attended}");
             }
         }

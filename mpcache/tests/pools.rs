@@ -1,5 +1,5 @@
 //! A stock that was made for a longer prompt serves every shorter one, under every policy. The outputs are right, the
-//! plan equals the ledger, and everything that is opened looks uniform, above all in its highest bits.
+//! plan equals the ledger, and every opened value looks uniform, above all in its highest bits.
 
 mod support;
 
@@ -18,7 +18,7 @@ use waggle_testing::{share_of, to_fixed};
 const PROMPT: usize = 50;
 const STEPS: usize = 2;
 
-/// Prompts that spend it.
+/// Lengths of the prompts that spend the stock.
 const SHORTER: [usize; 4] = [2, 15, 37, PROMPT];
 
 /// Two phases, so that operands grow under masks.
@@ -26,7 +26,7 @@ fn options() -> Options {
     Options { preprocess: true, ..Options::default() }
 }
 
-/// The ledger and the needs of a plan of `script` that spends `stock`, if there is one.
+/// The ledger and the needs of a plan of `script`, which spends `stock` if there is one.
 fn plan(script: &Script, spec: &PolicySpec, stock: Option<&Needs>) -> (Vec<Entry>, Needs) {
     let mut plan = Planner::new(options()).engine();
     if let Some(needs) = stock {
@@ -36,7 +36,7 @@ fn plan(script: &Script, spec: &PolicySpec, stock: Option<&Needs>) -> (Vec<Entry
     (plan.abb().ledger().untimed(), plan.abb().needs())
 }
 
-/// A stock for the longest prompt, as the words of either party.
+/// A stock for the longest prompt, as the words of each party.
 fn filled(needs: &Needs) -> [Vec<u64>; 2] {
     both(options(), |engine, role| {
         engine.prepare(needs, &[], &mut |_| ()).expect("preparation");
@@ -50,7 +50,7 @@ fn filled(needs: &Needs) -> [Vec<u64>; 2] {
     })
 }
 
-/// Puts in the stock of `words`.
+/// Fills the stock of `engine` with `words`.
 fn refill(engine: &mut Secure, role: Role, needs: &Needs, words: &[Vec<u64>; 2]) {
     let mut rest = &words[role as usize][..];
     let source = |piece: &mut [u64]| {
@@ -62,7 +62,8 @@ fn refill(engine: &mut Secure, role: Role, needs: &Needs, words: &[Vec<u64>; 2])
     *engine.abb().stock() = Stock::refill(needs, role, source).expect("no file fails");
 }
 
-/// Spends the same stock of the policy `text` on every prompt, which only a test may do. Returns what is not uniform.
+/// Spends the same stock of the policy `text` on every prompt, which only a test may do. Returns descriptions of
+/// opened values that are not uniform.
 fn serves_every_prompt(text: &str) -> Vec<String> {
     let mut leaks = Vec::new();
     let spec: PolicySpec = text.parse().expect("a policy");
@@ -114,7 +115,8 @@ fn scores_out_of_range_never_compare_in_a_circle() {
     ] {
         let spec: PolicySpec = text.parse().expect("a policy");
         let mut script = Script::new(PROMPT, STEPS, 3);
-        // Queries so long that scores reach some thousands, and keys whose squares are beyond their ring.
+        // Queries are so long that scores reach some thousands. Keys for `knorm` are so long that their squares
+        // exceed the ring.
         let keys = if spec.name() == "knorm" { 1000.0 } else { 1.0 };
         script.steps.iter_mut().flatten().for_each(|[q, k, _]| {
             q.mapv_inplace(|x| 200.0 * x);

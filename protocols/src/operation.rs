@@ -34,7 +34,7 @@ use crate::session::Session;
 /// # Laws
 /// 1. Both parties call it with equal parameters and with shares of equal shapes.
 /// 2. [`run`](Operation::run) returns shares of what [`reference`](Operation::reference) returns, within the stated
-/// error.
+///    error.
 /// 3. `run` sends exactly the messages, and takes exactly the OTs, of [`cost`](Operation::cost).
 /// 4. `run` opens nothing but what the documentation of the operation says.
 ///

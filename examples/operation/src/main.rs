@@ -1,7 +1,7 @@
-//! An operation of another crate, in one file: the conjunction of shared bits, with a direct and a
-//! prepared form. It runs in the clear, between two parties in one phase and in two, and as a plan that predicts
-//! every byte, and the laws of `waggle-testing` hold it to its text. [`Cargo.toml`](../Cargo.toml) is
-//! for copying as well.
+//! An operation of another crate, in one file: the conjunction of shared bits, with a direct and a prepared form. It
+//! runs in the clear, between two parties in one phase and in two, and as a plan that predicts every byte. The laws
+//! of `waggle-testing` check that it does what its documentation says. [`Cargo.toml`](../Cargo.toml) can be copied as
+//! well.
 //!
 //! ```text
 //! cargo run --release -p operation      # the operation in the clear, between two parties, and as a plan
@@ -28,7 +28,7 @@ use waggle_protocols::wire::{cross, opening};
 use waggle_protocols::{Abb, Clear, Shape};
 
 // ANCHOR: functionality
-/// x y entrywise; shapes equal.
+/// x y, entry by entry. Both have the same shape.
 #[derive(Clone, Copy, Debug)]
 struct And;
 
@@ -79,7 +79,7 @@ impl Operation for And {
     }
 }
 
-/// The correlated OTs in either direction.
+/// The correlated OTs in each direction.
 fn transfers(n: usize) -> waggle_ot::CotShape {
     waggle_ot::CotShape::new(n, 1, &[1]).expect("a width of 1")
 }
@@ -100,7 +100,7 @@ fn direct_cost(n: usize) -> Cost {
     if n == 0 { Cost::free() } else { cross::two_way_cost(&transfers(n)) }
 }
 
-/// Bits a, b and a b. Unit: one conjunction.
+/// Bits a, b and a b. One unit serves one conjunction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BitTriple;
 
@@ -142,11 +142,12 @@ fn prepared(session: &mut Session, x: &[u8], y: &[u8], triples: &[u64]) -> Resul
     Ok(d.iter().zip(e).zip(triples.chunks(3)).map(bit).collect())
 }
 
-/// x y z of the client's bits, opened to the client. A function over the box runs wherever the operation does.
+/// x y z of the client's bits, opened to the client. A function that is generic over [`Abb`] runs wherever the
+/// operation does.
 fn all_three<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> Result<Option<ArrayD<u64>>, Error> {
     let packed = b.input(Role::Client, shape, own)?;
     let [x, y, z] = [0, 1, 2].map(|i| {
-        // Bit i of the client's word is on its share alone; the other's zero is a share of the bit as well.
+        // Bit i of the client's word is the client's share of the bit, and 0 is the server's share.
         let word = own.map(|own| own.mapv(|word| word >> i & 1));
         b.input(Role::Client, &packed.shape(), word.as_ref()).map(|word| b.low_bit(&word))
     });
@@ -175,7 +176,7 @@ fn main() -> Result<(), Error> {
         })?;
         assert_eq!((secure, nothing), (clear.clone(), None));
 
-        // The planner runs the same code on bare shapes and books the same messages.
+        // The planner runs the same code on shapes without values, and books the same messages.
         let mut planner = Planner::new(options);
         planner.ledger().set_phase(Phase::Prefill);
         all_three(&mut planner, &shape, None)?;

@@ -1,4 +1,4 @@
-//! What the library's functions take and give can be named by whoever calls them.
+//! The types that the library's functions take and return can be named by their callers.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ fn measured(machines: &Machines) -> &Profile {
 
 #[test]
 fn every_type_of_an_answer_has_a_name() {
-    // The types of these functions are what is tested.
+    // The test is that these functions compile.
     let _ = (served, opening, cost, filled, measured);
     let parts: Parts = "embedding,head".parse().unwrap();
     let config = ServerConfig::default().public(parts.clone()).terms(Terms::default().met(None::<Met>));

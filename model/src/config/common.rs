@@ -8,7 +8,7 @@ use super::{
     RopeDefaults, epsilon, size, unsupported,
 };
 
-/// The keys that the configurations of most families have in common; fields have their published names.
+/// The keys that the configurations of most families have in common. Fields have the published names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Hugging Face's")]
 pub struct Common {
@@ -40,9 +40,9 @@ pub(crate) struct Defaults {
     pub(crate) intermediate_size: usize,
     pub(crate) num_hidden_layers: usize,
     pub(crate) num_attention_heads: usize,
-    /// Where the key is missing and not null; `None` for as many as there are heads.
+    /// The number if the key is missing, but not if it is null. `None` stands for the number of heads.
     pub(crate) num_key_value_heads: Option<usize>,
-    /// `None` for the width divided by the number of heads.
+    /// The length of a head. `None` stands for the width divided by the number of heads.
     pub(crate) head_dim: Option<usize>,
     pub(crate) activation: (&'static str, Activation),
     pub(crate) eps: (&'static str, f32),
@@ -50,9 +50,9 @@ pub(crate) struct Defaults {
     pub(crate) eos: &'static [u32],
     /// Base of the rotary frequencies.
     pub(crate) rope_theta: f64,
-    /// The share of a head that turns, where it is not the whole one.
+    /// The share of a head's coordinates that turn; `None` if all of them turn.
     pub(crate) partial_rotary_factor: Option<f64>,
-    /// The context before LongRoPE stretches it; `None` for families without LongRoPE.
+    /// The length of the context before LongRoPE stretches it; `None` for families without LongRoPE.
     pub(crate) original: Option<usize>,
 }
 
@@ -95,7 +95,7 @@ impl Common {
         Common::with_rope(keys, defaults, RopeConfig::read(keys, &defaults.rope(keys)?)?)
     }
 
-    /// [`Common::read`] of a model whose rotary embedding was read.
+    /// [`Common::read`] for a model whose rotary embedding `rope` has been read already.
     pub(crate) fn with_rope(keys: &Keys, defaults: &Defaults, rope: RopeConfig) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
         let hidden_size = or("hidden_size", defaults.hidden_size)?;
@@ -127,14 +127,14 @@ impl Common {
         })
     }
 
-    /// Refuses numbers that are not safe to multiply, or make no model.
+    /// Refuses numbers that are not safe to multiply, or that do not describe a model.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         self.check_sizes()?;
         epsilon("norm_eps", self.norm_eps)?;
         self.rope.check(self.head_dim)
     }
 
-    /// Refuses sizes that are not safe to multiply, or make no model.
+    /// Refuses sizes that are not safe to multiply, or that do not describe a model.
     pub(crate) fn check_sizes(&self) -> Result<(), ConfigError> {
         size("vocab_size", self.vocab_size, MAX_VOCABULARY)?;
         size("max_position_embeddings", self.max_position_embeddings, MAX_POSITIONS)?;

@@ -1,12 +1,12 @@
-//! Mixtures of experts, which are refused, and what a pass of one would cost.
+//! Mixtures of experts are refused, with a message on what a pass of one would cost.
 
 use super::Keys;
 
-/// Names of the number of experts of a layer.
+/// The keys under which a configuration may state the number of experts in a layer.
 const ALL: [&str; 5] =
     ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts"];
 
-/// Names of the number that a token takes.
+/// The keys under which a configuration may state the number of experts that a token takes.
 const TAKEN: [&str; 6] = [
     "top_k_experts",
     "num_experts_per_tok",
@@ -16,7 +16,7 @@ const TAKEN: [&str; 6] = [
     "num_selected_experts",
 ];
 
-/// Whether a `model_type` or a class is called like one.
+/// Whether the name `kind` of a `model_type` or a class is that of a mixture of experts.
 pub(crate) fn is_mixture(kind: &str) -> bool {
     let kind = kind.to_ascii_lowercase();
     let begins =
@@ -24,7 +24,7 @@ pub(crate) fn is_mixture(kind: &str) -> bool {
     kind.contains("moe") || begins.iter().any(|name| kind.starts_with(name))
 }
 
-/// Why one is refused. Numbers are left out where the configuration does not state them.
+/// Why a mixture of experts is refused. Numbers that the configuration does not state are left out.
 pub(crate) fn refused(keys: &Keys) -> String {
     let first = |names: &[&str]| keys.size(names).ok().flatten().filter(|n| *n > 0);
     let cost = match (first(&ALL), first(&TAKEN)) {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::experts;
 use super::keys::{ConfigError, Keys, unsupported};
 
-/// Refuses what only models of other architectures compute, but for the keys that the model's own program `reads`.
+/// Refuses keys that only models of other architectures use, except for those that the model's own program `reads`.
 pub(crate) fn check(keys: &Keys, reads: &[&str]) -> Result<(), ConfigError> {
     FOREIGN
         .into_iter()
@@ -13,7 +13,7 @@ pub(crate) fn check(keys: &Keys, reads: &[&str]) -> Result<(), ConfigError> {
         .try_for_each(|(key, neutral)| neutral.check(keys, key))
 }
 
-/// The value at which a key of another architecture changes nothing; null and absence never do.
+/// The values at which a key of another architecture changes nothing. Null or a missing key never changes anything.
 #[derive(Clone, Copy)]
 enum Neutral {
     /// `false`.
@@ -28,14 +28,14 @@ enum Neutral {
     All(&'static str),
     /// One of these texts.
     AnyOf(&'static [&'static str]),
-    /// No value.
+    /// No value changes nothing.
     Never,
-    /// Any value beside `use_sliding_window: false`, otherwise none.
+    /// Any value if `use_sliding_window` is `false`, otherwise none.
     Window,
 }
 
-/// Keys of models that call themselves by a name that is known here and compute something else: those of Mistral,
-/// Qwen, Gemma, Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4.
+/// Keys of models whose name is known here, but which compute something else: the keys of Mistral, Qwen, Gemma,
+/// Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4.
 const FOREIGN: [(&str, Neutral); 51] = [
     ("is_causal", Neutral::On),
     ("transformers_weights", Neutral::Never),

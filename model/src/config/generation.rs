@@ -1,7 +1,7 @@
 //! What `generation_config.json` says of a text: where it ends, and what changes it.
 //!
-//! `generate` of transformers 5 takes the tokens that end a text from this file alone where there is one, as a number
-//! or a list. The other keys that change the text of greedy decoding are not applied here, and are noted.
+//! `generate` of transformers 5 takes the tokens that end a text only from this file, if it exists. They are a number
+//! or a list. The other keys that change the text of greedy decoding are not applied here, but noted.
 
 use serde_json::{Map, Value, json};
 
@@ -35,7 +35,8 @@ const CHANGING: [(&str, &[f64]); 24] = [
     ("watermarking_config", &[]),
 ];
 
-/// The configuration `config` with the end tokens of the file `generation`, and notes on what is not applied.
+/// The configuration `config` with the end tokens of the file `generation`, and notes on the settings that are not
+/// applied.
 pub(crate) fn with_ends(config: &[u8], generation: &[u8]) -> Result<(Vec<u8>, Vec<String>), ConfigError> {
     let (mut keys, generation) = (object(config)?, object(generation)?);
     let nothing = |value: &Value| value.is_null() || value == &json!([]) || value == &json!({});
@@ -91,10 +92,10 @@ mod tests {
             (json!({"eos_token_id": 2}), json!({"eos_token_id": [2, 18]}), json!([2, 18])),
             (json!({"eos_token_id": [2, 3]}), json!({"eos_token_id": 7}), json!(7)),
             (json!({}), json!({"eos_token_id": 7}), json!(7)),
-            // As transformers has it: no end.
+            // As in transformers, the text then has no end token.
             (json!({"eos_token_id": 2}), json!({"do_sample": true}), json!(null)),
             (json!({"text_config": {"eos_token_id": 2}}), json!({"eos_token_id": [1, 2]}), json!([1, 2])),
-            // One in a list is that one.
+            // A list of one token stands for this token.
             (json!({"eos_token_id": 2}), json!({"eos_token_id": [2]}), json!(2)),
         ] {
             assert_eq!(ends(config.clone(), generation.clone()).0, want, "{config} {generation}");

@@ -18,14 +18,14 @@ pub enum ConfigError {
     Unsupported {
         /// The key.
         key: String,
-        /// Its value.
+        /// The value of the key.
         value: String,
         /// The supported values.
         why: String,
     },
 }
 
-/// The value of a key is refused; `why` says what is supported.
+/// The error for a refused value of a key. `why` says what is supported.
 pub(crate) fn unsupported(key: &str, value: impl ToString, why: impl Into<String>) -> ConfigError {
     ConfigError::Unsupported { key: key.into(), value: value.to_string(), why: why.into() }
 }
@@ -39,7 +39,7 @@ pub(crate) fn object(text: &[u8]) -> Result<Map<String, Value>, ConfigError> {
     }
 }
 
-/// Typed look-ups; JSON null counts as absent.
+/// Typed look-ups of keys. JSON null counts as absent.
 pub(crate) struct Keys<'a>(pub(crate) &'a Map<String, Value>);
 
 impl Keys<'_> {
@@ -59,7 +59,7 @@ impl Keys<'_> {
         convert(value).map(Some).ok_or_else(|| unsupported(key, value, why))
     }
 
-    /// The first of several names of one size.
+    /// The value of a size that has several names: the first of `names` that is there counts.
     pub(crate) fn size(&self, names: &[&str]) -> Result<Option<usize>, ConfigError> {
         for key in names {
             let found = self.read(key, "a size", |v| v.as_u64().and_then(|n| usize::try_from(n).ok()))?;
@@ -70,22 +70,22 @@ impl Keys<'_> {
         Ok(None)
     }
 
-    /// A number.
+    /// The value of a key that holds a number.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
         self.read(key, "a number", Value::as_f64)
     }
 
-    /// True or false.
+    /// The value of a key that holds true or false.
     pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
         self.read(key, "true or false", Value::as_bool)
     }
 
-    /// A string.
+    /// The value of a key that holds a string.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, ConfigError> {
         self.read(key, "a string", Value::as_str)
     }
 
-    /// Whether the weights are those of a model that fills a mask. Its head is the embedding.
+    /// Whether the weights are those of a model that fills a mask. The head of such a model must be the embedding.
     pub(crate) fn fills_mask(&self) -> Result<bool, ConfigError> {
         let names = self.read("architectures", "a list of names", Value::as_array)?;
         let first = names.and_then(|names| names.first()).and_then(Value::as_str);
@@ -96,8 +96,8 @@ impl Keys<'_> {
         Ok(masked)
     }
 
-    /// Names of classes: those of `id2label` in the order of their numbers, or as many as `num_labels`, or two. A
-    /// model that fills a mask has none.
+    /// The names of the classes: those of `id2label` in the order of their numbers, or else made-up names for
+    /// `num_labels` classes or for two. A model that fills a mask has no classes.
     pub(crate) fn labels(&self) -> Result<Vec<String>, ConfigError> {
         if self.fills_mask()? {
             return Ok(Vec::new());
@@ -123,7 +123,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Whether each of the `labels` is found or not by itself, and not one of them.
+    /// Whether each of the `labels` is decided by itself. Otherwise the model chooses one of them.
     pub(crate) fn multi_label(&self, labels: &[String]) -> Result<bool, ConfigError> {
         match self.text("problem_type")? {
             Some("multi_label_classification") => Ok(true),
@@ -138,7 +138,7 @@ impl Keys<'_> {
         }
     }
 
-    /// One id or a list of them. An explicit null means that the model has none.
+    /// The ids under a key, which holds one id or a list. An explicit null means that the model has none.
     pub(crate) fn ids(&self, key: &str) -> Result<Option<Vec<u32>>, ConfigError> {
         let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
         match self.0.get(key) {

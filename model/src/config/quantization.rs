@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::Keys;
 
-/// The key that says so.
+/// The key under which a configuration names the form of its matrices.
 pub(super) const KEY: &str = "quantization_config";
 
-/// The form in which all matrices of a checkpoint are stored, where they are no floating-point numbers.
+/// The form in which all matrices of a checkpoint are stored, if they are not stored in floating point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "quant_method")]
 pub enum Quantization {
@@ -17,7 +17,7 @@ pub enum Quantization {
 }
 
 impl Keys<'_> {
-    /// The form of matrices, if it is known here.
+    /// The form of the matrices, if it is one that is known here.
     pub(crate) fn quantization(&self) -> Option<Quantization> {
         self.get(KEY).and_then(|value| Quantization::deserialize(value).ok())
     }

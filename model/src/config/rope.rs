@@ -6,41 +6,41 @@ use serde_json::{Map, Value};
 use super::keys::{ConfigError, Keys, unsupported};
 use super::{MAX_POSITIONS, positive};
 
-/// Stretching of rotary frequencies, for contexts longer than the training's.
+/// The stretching of rotary frequencies, for contexts longer than that of the training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
     /// As trained.
     None,
-    /// All frequencies divided by `factor`.
+    /// All frequencies are divided by `factor`.
     Linear {
         /// The divisor.
         factor: f64,
     },
-    /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a ramp between.
+    /// Llama 3.1: low frequencies are divided by `factor`, high ones are kept, and a ramp lies between them.
     Llama3 {
         /// The divisor of low frequencies.
         factor: f64,
-        /// Wavelengths above original context / this are low frequencies.
+        /// Wavelengths above the original context divided by this number are low frequencies.
         low_freq_factor: f64,
-        /// Wavelengths below original context / this are high frequencies.
+        /// Wavelengths below the original context divided by this number are high frequencies.
         high_freq_factor: f64,
-        /// Context of the training before stretching.
+        /// The context of the training, before stretching.
         original_max_position_embeddings: f64,
     },
-    /// LongRoPE: every frequency has a divisor, another one in texts longer than the original context.
+    /// LongRoPE: every frequency has two divisors, one for texts up to the original context and one for longer texts.
     LongRope {
         /// The divisors in texts of up to `original_max_position_embeddings` tokens.
         short_factor: Vec<f64>,
         /// The divisors in longer texts.
         long_factor: Vec<f64>,
-        /// Context of the training before stretching.
+        /// The context of the training, before stretching.
         original_max_position_embeddings: usize,
-        /// Factor of sines and cosines.
+        /// The factor by which sines and cosines are multiplied.
         attention_factor: f64,
     },
-    /// Frequencies as if all coordinates turned, divided by `factor`; pairs of the first half of a head and the
-    /// second.
+    /// The frequencies are those that a head would have if all its coordinates turned, divided by `factor`. A pair
+    /// has one coordinate in the first half of a head and one in the second.
     Proportional {
         /// The divisor.
         factor: f64,
@@ -58,23 +58,23 @@ pub struct RopeConfig {
     pub partial_rotary_factor: f64,
 }
 
-/// What a family's rotary embeddings may be, and what missing keys mean.
+/// The rotary embeddings that a family may have, and the values of missing keys.
 #[derive(Clone, Copy)]
 pub(crate) struct RopeDefaults {
     /// Known values of `rope_type`.
     pub(crate) kinds: &'static [&'static str],
-    /// `None` where it must be stated.
+    /// The base of the frequencies; `None` if the configuration must state it.
     pub(crate) rope_theta: Option<f64>,
-    /// `None` where all coordinates of a head turn.
+    /// The share of a head's coordinates that turn; `None` if all of them turn.
     pub(crate) partial_rotary_factor: Option<f64>,
     pub(crate) max_position_embeddings: usize,
-    /// The context before stretching.
+    /// The length of the context before stretching.
     pub(crate) original_max_position_embeddings: Option<usize>,
 }
 
 impl RopeDefaults {
-    /// The defaults of a configuration that states the numbers of its embedding in keys of its own, the base under
-    /// the name `theta`.
+    /// The defaults for a configuration that states the numbers of its rotary embedding at its top level, the base
+    /// under the key `theta`.
     pub(crate) fn beside(&self, keys: &Keys, theta: &str) -> Result<Self, ConfigError> {
         let partial = keys.number("partial_rotary_factor")?;
         if let (None, Some(partial)) = (self.partial_rotary_factor, partial.filter(|partial| *partial != 1.0)) {
@@ -90,17 +90,18 @@ impl RopeDefaults {
     }
 }
 
-/// The types of layers that have rotary embeddings of their own.
+/// The types of layers that may have rotary embeddings of their own.
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
-/// The object that a key has; one without keys is none.
+/// The object under a key. An empty object counts as absent.
 fn object<'k>(keys: &'k Keys, key: &str) -> Result<Option<&'k Map<String, Value>>, ConfigError> {
     Ok(keys.read(key, "an object or null", Value::as_object)?.filter(|map| !map.is_empty()))
 }
 
 impl RopeConfig {
-    /// Reads `rope_theta`, `partial_rotary_factor` and `rope_scaling`, or `rope_parameters` that hold all
-    /// (transformers 5). Where both are there, that program reads `rope_scaling`.
+    /// Reads `rope_theta`, `partial_rotary_factor` and `rope_scaling`, or `rope_parameters`, which hold all three
+    /// (transformers 5). If `rope_scaling` and `rope_parameters` are both there, `rope_scaling` counts, as in
+    /// transformers.
     pub(crate) fn read(keys: &Keys, defaults: &RopeDefaults) -> Result<Self, ConfigError> {
         let empty = Map::new();
         let (name, map) = match (object(keys, "rope_scaling")?, object(keys, "rope_parameters")?) {
@@ -111,8 +112,9 @@ impl RopeConfig {
         RopeConfig::of(name, map, &defaults.beside(keys, "rope_theta")?)
     }
 
-    /// The embeddings of layers that see all tokens and of layers with a window. `rope_parameters` has each under the
-    /// type of its layers, and a missing one has its `defaults`. `rope_scaling` is of layers that see all tokens.
+    /// The embeddings of layers that see all tokens and of layers with a window, in this order. `rope_parameters` has
+    /// each embedding under the type of its layers. A missing embedding has its `defaults`. `rope_scaling` applies to
+    /// layers that see all tokens.
     pub(crate) fn by_layer(keys: &Keys, defaults: &[RopeDefaults; 2]) -> Result<[Self; 2], ConfigError> {
         let all = object(keys, "rope_parameters")?;
         if let Some((key, value)) = all.into_iter().flatten().find(|(key, _)| !LAYER_TYPES.contains(&key.as_str())) {
@@ -123,7 +125,7 @@ impl RopeConfig {
             let own = all.map(Keys).map(|all| object(&all, kind).map(Option::<&Map<_, _>>::cloned)).transpose()?;
             let mut map = own.flatten().unwrap_or_default();
             map.extend(scaling.cloned().unwrap_or_default());
-            // A context beside all embeddings is that of none of them.
+            // A context that is stated outside the embeddings applies to none of them.
             let defaults = RopeDefaults { original_max_position_embeddings: None, ..*defaults };
             RopeConfig::of(&format!("rope_parameters.{kind}"), &map, &defaults)
         };
@@ -149,7 +151,7 @@ impl RopeConfig {
             Some(kind) => kind,
             None => inner.text("type")?.unwrap_or("default"),
         };
-        // The first checkpoints of LongRoPE call it by another name.
+        // The first checkpoints with LongRoPE call it `su`.
         let kind = if kind == "su" { "longrope" } else { kind };
         let known = kind == "none" || defaults.kinds.contains(&kind);
         let rope_scaling = match kind {
@@ -193,12 +195,12 @@ impl RopeConfig {
         Ok(RopeConfig { rope_theta, rope_scaling, partial_rotary_factor: partial.unwrap_or(1.0) })
     }
 
-    /// Coordinates of a head of `head_dim` that turn.
+    /// The number of coordinates that turn, of a head with `head_dim` coordinates.
     pub(crate) fn turned(&self, head_dim: usize) -> usize {
         (head_dim as f64 * self.partial_rotary_factor) as usize
     }
 
-    /// The context of the training, where longer texts have other frequencies.
+    /// The context of the training, if longer texts have other frequencies.
     pub(crate) fn short_text(&self) -> Option<usize> {
         match self.rope_scaling {
             RopeScaling::LongRope { original_max_position_embeddings, .. } => Some(original_max_position_embeddings),
@@ -219,8 +221,8 @@ impl RopeConfig {
 }
 
 impl RopeScaling {
-    /// The most positions of a model with `context` positions by its configuration, which are those before a linear
-    /// scaling and those after any other.
+    /// The largest number of positions of a model whose configuration states `context` positions. A configuration
+    /// states the number before a linear stretching, and the number after any other.
     pub(crate) fn positions(&self, context: usize) -> usize {
         let stretched = match self {
             RopeScaling::Linear { factor } => (context as f64 * factor) as usize,
@@ -229,7 +231,7 @@ impl RopeScaling {
         stretched.min(MAX_POSITIONS).max(context)
     }
 
-    /// Checks it for heads of which `turned` coordinates turn.
+    /// Checks the embedding for heads of which `turned` coordinates turn.
     pub(crate) fn check(&self, turned: usize) -> Result<(), ConfigError> {
         match self {
             RopeScaling::None => Ok(()),

@@ -5,18 +5,18 @@ use serde_json::Value;
 
 use super::{ConfigError, Keys, MAX_LAYERS, unsupported};
 
-/// A window, and the layers that have it.
+/// The window of a model, and the layers that have it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Windows {
-    /// The tokens that a query sees in such a layer, its own included; `None` for all.
+    /// The number of tokens that a query sees in a layer with the window, its own included; `None` for all tokens.
     pub sliding_window: Option<usize>,
-    /// Which layers have the window.
+    /// Whether each layer has the window.
     pub window_layers: Vec<bool>,
 }
 
 impl Windows {
-    /// `sliding_window`, with `default` for a missing key, in the layers that `layer_types` says or else in those for
-    /// which `windowed` holds.
+    /// Reads `sliding_window`, with `default` for a missing key. The layers that have it are those that `layer_types`
+    /// names, or else those for which `windowed` holds.
     pub(crate) fn read(
         keys: &Keys,
         layers: usize,
@@ -27,9 +27,9 @@ impl Windows {
         Ok(Windows { sliding_window, window_layers: window_layers(keys, layers, windowed)? })
     }
 
-    /// The windows of Qwen: with `use_sliding_window`, in the layers from `max_window_layers` on.
+    /// Reads the windows of Qwen. If `use_sliding_window` is true, the layers from `max_window_layers` on have one.
     pub(crate) fn late(keys: &Keys, layers: usize) -> Result<Self, ConfigError> {
-        // A window without `use_sliding_window` is none.
+        // Without `use_sliding_window`, a stated window does not apply.
         let windows = keys.flag("use_sliding_window")?.unwrap_or(false);
         let sliding_window = window(keys, Some(4096))?.filter(|_| windows);
         let first = keys.size(&["max_window_layers"])?.unwrap_or(28);
@@ -37,12 +37,13 @@ impl Windows {
         Ok(Windows { sliding_window, window_layers: window_layers(keys, layers, windowed)? })
     }
 
-    /// For every layer its window.
+    /// The window of each layer.
     pub(crate) fn each(&self) -> Vec<Option<usize>> {
         self.window_layers.iter().map(|windowed| self.sliding_window.filter(|_| *windowed)).collect()
     }
 
-    /// Refuses a list that has not one entry for each of `layers` layers, and layers with a window that is none.
+    /// Refuses a list that does not have one entry for each of `layers` layers, and layers with a window if no window
+    /// is stated.
     pub(crate) fn check(&self, layers: usize) -> Result<(), ConfigError> {
         if self.sliding_window.is_none() && self.window_layers.contains(&true) {
             return Err(unsupported(
@@ -55,7 +56,7 @@ impl Windows {
     }
 }
 
-/// The key `sliding_window`: `default` if it is missing, and no window with null.
+/// The value of `sliding_window`: `default` if the key is missing, and no window if it is null.
 pub(crate) fn window(keys: &Keys, default: Option<usize>) -> Result<Option<usize>, ConfigError> {
     match keys.0.get("sliding_window") {
         None => Ok(default),
@@ -63,7 +64,7 @@ pub(crate) fn window(keys: &Keys, default: Option<usize>) -> Result<Option<usize
     }
 }
 
-/// Which layers have a window: those that `layer_types` says, or else those for which `windowed` holds.
+/// Which layers have a window: those that `layer_types` names, or else those for which `windowed` holds.
 pub(crate) fn window_layers(
     keys: &Keys,
     layers: usize,
@@ -83,7 +84,7 @@ pub(crate) fn window_layers(
     types.iter().take(layers).map(kind).collect()
 }
 
-/// Checks that a list that a peer may have sent has an entry for every layer.
+/// Checks that a list, which a peer may have sent, has an entry for every layer.
 pub(crate) fn check_length(key: &str, list: usize, layers: usize) -> Result<(), ConfigError> {
     if list == layers { Ok(()) } else { Err(unsupported(key, list, format!("one for each of {layers} layers"))) }
 }

@@ -1,33 +1,34 @@
-//! Models of texts and pictures, of which the model of texts is read.
+//! Models of texts and pictures. Only the text model in them is read.
 //!
-//! Their `config.json` has that of the text model under `text_config`, and their tensors have its names behind a
-//! prefix: `language_model.model.` and `language_model.lm_head.`, or, from transformers 4.52 on,
-//! `model.language_model.`. The other tensors make words of pictures, and are left out: a text has none.
+//! The `config.json` of such a model has the configuration of the text model under `text_config`. The text model's
+//! tensors have their names behind a prefix: `language_model.model.` and `language_model.lm_head.`, or, from
+//! transformers 4.52 on, `model.language_model.`. The other tensors turn pictures into embeddings. They are left out,
+//! as texts have no pictures.
 
 use serde_json::{Map, Value};
 
 use super::{ConfigError, unsupported};
 
-/// A kind of them.
+/// A kind of model that contains a text model.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wrapper {
-    /// Its `model_type`.
+    /// The `model_type` of this kind.
     kind: &'static str,
-    /// The class of its weights.
+    /// The class that the weights belong to.
     class: &'static str,
     /// The `model_type` of a text model that does not state its own.
     text: &'static str,
-    /// The beginnings of the names of tensors that are left out, without `model.`.
+    /// The beginnings of the names of the tensors that are left out, without `model.`.
     outside: &'static [&'static str],
 }
 
-/// What makes words of pictures.
+/// Beginnings of the names of tensors that turn pictures into embeddings.
 const PICTURES: &[&str] = &["vision_tower.", "multi_modal_projector."];
 
-/// What makes words of pictures and sounds.
+/// Beginnings of the names of tensors that turn pictures and sounds into embeddings.
 const PICTURES_AND_SOUNDS: &[&str] = &["vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."];
 
-/// All kinds that are read.
+/// All kinds whose text models are read.
 const WRAPPERS: &[Wrapper] = &[
     Wrapper { kind: "gemma3", class: "Gemma3ForConditionalGeneration", text: "gemma3_text", outside: PICTURES },
     Wrapper {
@@ -40,20 +41,20 @@ const WRAPPERS: &[Wrapper] = &[
     Wrapper { kind: "llava", class: "LlavaForConditionalGeneration", text: "llama", outside: PICTURES },
 ];
 
-/// Keys that stand beside `text_config` and are the text model's as well.
+/// Keys that stand beside `text_config` and apply to the text model as well.
 const SHARED: [&str; 4] = ["eos_token_id", "tie_word_embeddings", "quantization_config", "compression_config"];
 
-/// Where a tensor belongs.
+/// The part of a model that a tensor belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place<'n> {
-    /// To the text model, which calls it so.
+    /// The text model, in which the tensor has this name.
     Text(String),
-    /// To what is left out, by the beginning of its name.
+    /// The parts that are left out, by the beginning of the tensor's name.
     Outside(&'n str),
 }
 
 impl Wrapper {
-    /// Where the tensor `name` belongs. A name that is not known here stays as it is.
+    /// The part that the tensor `name` belongs to. An unknown name stays as it is, in the text model.
     pub(crate) fn place<'n>(&self, name: &'n str) -> Place<'n> {
         let bare = name.strip_prefix("model.").unwrap_or(name);
         if let Some(prefix) = self.outside.iter().find(|prefix| bare.starts_with(**prefix)) {
@@ -68,7 +69,7 @@ impl Wrapper {
     }
 }
 
-/// The keys of the text model, and what wraps it, if anything does.
+/// The keys of the text model, and the kind of model that contains it, if one does.
 pub(crate) fn text_model(
     mut keys: Map<String, Value>,
 ) -> Result<(Map<String, Value>, Option<&'static Wrapper>), ConfigError> {

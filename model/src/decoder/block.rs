@@ -1,4 +1,4 @@
-//! A layer of the program.
+//! The computation of a layer.
 
 use waggle_engine::{Engine, Gelu, Tensor};
 use waggle_mpcache::{HeadShape, KvCache};
@@ -8,30 +8,31 @@ use crate::config::Activation;
 use crate::rope::{Angles, turn};
 use crate::style::{Mlp, Norms, QkNorm, Role, Style, Values};
 
-/// A layer in a pass.
+/// A layer during a pass.
 pub(super) struct Block<'a, W> {
     pub(super) style: &'a Style,
     pub(super) layer: &'a Layer<W>,
     pub(super) index: usize,
-    /// The angles of the new positions, if queries and keys turn.
+    /// The angles of the new positions, if queries and keys have a rotary embedding.
     pub(super) angles: Option<&'a Angles>,
 }
 
 impl<W> Block<'_, W> {
-    /// Whether its keys and values are of several layers.
+    /// Whether the layer shares its keys and values with another layer.
     pub(super) fn shares(&self) -> bool {
         let Style { values, .. } = self.style;
         matches!(values[self.index], Values::Shared(_)) || self.style.shared().any(|layer| layer == self.index)
     }
 
-    /// Layers of one class make the same calls, and cost the same. The last layer may compute fewer rows.
+    /// The class of the layer. Layers of one class make the same calls and cost the same, except that the last layer
+    /// may compute fewer rows.
     pub(super) fn class<E: Engine<Weight = W>>(&self, cache: &KvCache<E>, is_last: bool) -> usize {
         4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
     }
 
-    /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, or the first of an encoder's;
-    /// nothing if none is wanted. `own` are the tokens' embeddings for this layer, if there are some. With
-    /// [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
+    /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, or in an encoder for the first
+    /// ones. `None` if no token is wanted. `own` are the tokens' embeddings for this layer, if the model has some.
+    /// With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -50,7 +51,7 @@ impl<W> Block<'_, W> {
                 .base(Role::Up)
                 .is_none()
                 .then(|| qkv.slice(1, end..end + style.outputs_of(self.index, &Role::UP)));
-            // Queries and keys are heads of one tensor and turn together.
+            // Queries and keys are heads of one tensor, which are turned together.
             let (mut qk, v) = self.heads(engine, &qkv.slice(1, 0..end))?;
             if let Some(angles) = angles {
                 qk = turn(engine, &qk, angles)?;
@@ -107,8 +108,8 @@ impl<W> Block<'_, W> {
         Ok(Some(added))
     }
 
-    /// Query, key and value of `x` (count, width), and the MLP's first outputs if it is in parallel, side by side:
-    /// (count, outputs). The cache is told the scores of a scoring head.
+    /// Query, key and value of `x` (count, width), and the outputs of the MLP's first matrix if the MLP is in
+    /// parallel, side by side: (count, outputs). Tells the cache the scores if there is a scoring head.
     fn project<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -120,7 +121,8 @@ impl<W> Block<'_, W> {
         let mut normed = self.norm_before(engine, x)?;
         let unnormed = normed.is_none() && layer.scores;
         if unnormed {
-            // A scoring head reads a normalised state, which no norm gives here: each token comes as both.
+            // A scoring head reads a normalised state, but this layer has no norm here. So each token is multiplied
+            // both normalised and as it is.
             let h = engine.scope("norm", |s| s.rms_norm(x, self.style.eps))?;
             normed = Some(E::Tensor::concat(0, &[x, &h]));
         }
@@ -138,7 +140,7 @@ impl<W> Block<'_, W> {
     }
 
     /// The queries and keys of `qkv` (count, outputs) as heads, (count, heads, head_dim), and its values (count,
-    /// kv_heads * head_dim), normalised if the style says so. Only the queries where keys and values are another
+    /// kv_heads * head_dim), normalised if the style says so. Only the queries if the keys and values are another
     /// layer's.
     fn heads<E: Engine<Weight = W>>(
         &self,
@@ -150,7 +152,7 @@ impl<W> Block<'_, W> {
         let (q, kv) = self.style.widths(self.index);
         let kv = if own { kv } else { 0 };
         let by_head = |x: &E::Tensor| x.reshape(&[x.shape()[0], x.shape()[1] / head_dim, head_dim]);
-        // Values are the last columns, also where they are keys.
+        // The values are the last columns, also if they are made of the keys.
         let split = |x: &E::Tensor| {
             let width = x.shape()[1];
             (x.slice(1, 0..q + kv), own.then(|| x.slice(1, width - kv..width)))
@@ -176,7 +178,7 @@ impl<W> Block<'_, W> {
         Ok((by_head(&normed), v))
     }
 
-    /// The norm before attention or MLP, whose gain is in the matrix that follows, if there is one.
+    /// The norm before attention or MLP, if there is one. Its gain is folded into the matrix that follows.
     fn norm_before<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -188,8 +190,8 @@ impl<W> Block<'_, W> {
         }
     }
 
-    /// norm(f(x) + g x), for the normalised x and the gain g of its norm. `parts` are the input of f's last matrix,
-    /// and x; `matrix` multiplies both.
+    /// norm(f(x) + g x), for the normalised x and the gain g of its norm. `parts` are the input of the last matrix of
+    /// f, and x. `matrix` multiplies both side by side.
     fn around<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -201,10 +203,10 @@ impl<W> Block<'_, W> {
         engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
     }
 
-    /// The attention of the wanted ones of n new tokens: `q` (n, heads, head_dim), and keys and values `kv`, each
-    /// (n, kv_heads * head_dim), unless they are an earlier layer's -> (wanted, heads * head_dim), or nothing if none
-    /// is wanted. A policy may want to see more queries than that. Rows of several texts come text by text, `wanted`
-    /// of each.
+    /// The attention of the `wanted` last of n new tokens, from `q` (n, heads, head_dim) and the keys and values
+    /// `kv`, each (n, kv_heads * head_dim), unless these are an earlier layer's: (wanted, heads * head_dim). `None`
+    /// if no token is wanted. The policy may see more queries than are wanted. The rows of several texts come text by
+    /// text, `wanted` of each.
     fn attend<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -235,7 +237,7 @@ impl<W> Block<'_, W> {
         Ok((wanted > 0).then(|| style.rows(&mixed, texts, wanted)))
     }
 
-    /// The norm of what attention or MLP adds to the residual stream, if it has one.
+    /// The norm of the output of attention or MLP before it is added to the residual stream, if there is one.
     fn norm_after<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -250,7 +252,8 @@ impl<W> Block<'_, W> {
         })
     }
 
-    /// s (x + g norm(out)) for the number s of the layer: one product of both side by side with s g and s.
+    /// s (x + g norm(out)) for the factor s of the layer. It is one product: norm(out) and x side by side, times s g
+    /// and s.
     fn scaled_sum<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -269,7 +272,7 @@ impl<W> Block<'_, W> {
 }
 
 impl Style {
-    /// The `wanted` rows of each of `texts` texts, whose rows x has one after another.
+    /// The `wanted` rows of each of `texts` texts. The rows of `x` stand text by text.
     pub(super) fn rows<T: Tensor>(&self, x: &T, texts: usize, wanted: usize) -> T {
         let mut shape = x.shape();
         let n = shape[0] / texts;
@@ -296,7 +299,8 @@ pub(super) fn activate<E: Engine>(
     }
 }
 
-/// x (n, width) times the gains (1, width) of a norm that no matrix follows at once, entry by entry.
+/// `x` (n, width) times the gains (1, width) of a norm, entry by entry. Only norms that no matrix follows at once
+/// need this.
 pub(super) fn gain<E: Engine>(
     engine: &mut E,
     x: &E::Tensor,

@@ -1,4 +1,4 @@
-//! The weights of a layer, and what is added to them.
+//! The weights of a layer, and the thin matrices that are added to them.
 
 use ndarray::{Array1, Array2, Axis, concatenate, s};
 use waggle_engine::{Engine, WeightData};
@@ -10,16 +10,16 @@ use crate::{Checkpoint, CheckpointError, Error};
 
 /// The weights of a layer.
 pub(super) struct Layer<W> {
-    /// In the order in which they were prepared.
+    /// The weights by their roles, in the order in which they were prepared.
     weights: Vec<(Role, Weight<W>)>,
-    /// Beside query, key and value stand the columns of a scoring head.
+    /// Whether the columns of a scoring head stand beside query, key and value.
     pub(super) scores: bool,
 }
 
 /// A vector W, a matrix W, or W + A B for two thin matrices.
 struct Weight<W> {
     base: W,
-    /// A and B.
+    /// The thin matrices A and B.
     thin: Option<[W; 2]>,
 }
 
@@ -32,7 +32,7 @@ impl<W> Layer<W> {
         Ok(Layer { weights, scores })
     }
 
-    /// Its weights, in the order in which they were prepared.
+    /// The prepared weights of the layer, in the order in which they were prepared.
     pub(super) fn weights(&self) -> Vec<&W> {
         self.weights
             .iter()
@@ -44,7 +44,7 @@ impl<W> Layer<W> {
         self.weights.iter().find(|(of, _)| *of == role).map(|(_, weight)| weight)
     }
 
-    /// The weight that [has](Recipe::role) this role, without what is added to it, if the layer has one.
+    /// The weight with this [role](Recipe::role), without A B, if the layer has one.
     pub(super) fn base(&self, role: Role) -> Option<&W> {
         self.find(role).map(|weight| &weight.base)
     }
@@ -52,7 +52,7 @@ impl<W> Layer<W> {
     /// x (W + A B) and its bias, for the matrix with this role.
     ///
     /// # Panics
-    /// If the recipe has none.
+    /// If the layer has no such matrix.
     pub(super) fn times<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -67,7 +67,7 @@ impl<W> Layer<W> {
 }
 
 impl<W> Weight<W> {
-    /// Builds the weight that `recipe` says, of layer `i`, and what is added to it.
+    /// Builds the weight of layer `i` that `recipe` describes, and the thin matrices that are added to it.
     fn load(style: &Style, i: usize, b: &mut Builder<W>, recipe: &Recipe) -> Result<Self, Error> {
         let &Recipe { role, ref name, shape: (inputs, mut outputs), ref made } = recipe;
         let product = match made {
@@ -102,7 +102,7 @@ impl<W> Weight<W> {
     }
 }
 
-/// The gains of several norms, one after another, and what `sum` makes of them.
+/// The gains of several norms, one after another, combined with the factor `sum` as in [`Made::Gains`].
 fn read_gains(
     style: &Style,
     c: &Checkpoint,
@@ -119,7 +119,7 @@ fn read_gains(
 }
 
 impl Product {
-    /// The published matrices of layer `i`, with what is folded into them.
+    /// The published matrices of layer `i` as one weight, with everything that is folded into them.
     fn read(&self, style: &Style, c: &Checkpoint, i: usize) -> Result<Published, CheckpointError> {
         let read = |(matrix, norm): &(LayerMatrix, Option<String>)| {
             let (name, order) = (style.names.in_layer(i, matrix.name), style.names.order);
@@ -140,9 +140,9 @@ impl Product {
         Ok(if self.residual { weight.residual(style.norm) } else { weight })
     }
 
-    /// A and B of all matrices, which have these `ranks`: inputs x (all of A side by side), and B below B, each in
-    /// the outputs of its matrix. What is folded into W is folded into them: for x' = g x + beta it is
-    /// x' A = x diag(g) A + beta A.
+    /// The factors A and B of all matrices of the weight, which have these `ranks`. The A stand side by side. The B
+    /// stand one below another, each in the columns of its matrix's outputs. What is folded into W is folded into
+    /// them as well: for x' = g x + beta, x' A = x diag(g) A + beta A.
     fn thin(
         &self,
         style: &Style,

@@ -1,22 +1,24 @@
 //! The weights of a model, from published tensors.
 //!
-//! The program differs from those of the models' authors in work that is done once, here:
+//! The program here differs from the programs of the models' authors in work that is done once, when a model is
+//! loaded:
 //!
-//! - Query, key and value become one matrix, gate and up another. Attention and MLP in parallel, which read one
-//!   normalised input, share one matrix: two norms of one input differ in gains and shifts alone.
+//! - Query, key and value become one matrix, gate and up another. Attention and MLP in parallel share one matrix for
+//!   one normalised input: two norms of the same input differ only in gains and shifts.
 //! - The gain and shift of a norm before a matrix are folded into it, and the scale of scores into the queries. No
-//!   matrix follows norms of queries and keys, nor norms after attention and MLP: their gains are products of their
-//!   own, with the scale in the queries' gains.
-//! - Factors of what is added to the residual stream are folded into the matrices that add it, those of logits
-//!   into the head.
-//! - The table of embeddings by layer stands beside that of the embedding: both are looked up at once.
-//! - Layers that read the keys and values of an earlier one come last. They compute the wanted rows alone, as nothing
-//!   reads the others.
-//! - With layer norms, all that is added to the residual stream (embeddings, outputs of attention and MLP) has its
-//!   mean taken away. The stream then has none, and its layer norms, which would take it away, are root-mean-square
-//!   norms.
-//! - Where a norm stands around each sum, as in encoders, the stream holds what the norm gives before its gain g and
-//!   its shift. The matrix whose product is added to it next has diag(g) below it, and multiplies both side by side.
+//!   matrix follows the norms of queries and keys, or the norms after attention and MLP. Their gains are products of
+//!   their own, and the scale of scores is then in the queries' gains.
+//! - Factors of what is added to the residual stream are folded into the matrices whose outputs are added. Factors of
+//!   logits are folded into the head.
+//! - The table of embeddings by layer stands beside the table of the embedding, so that both are looked up at once.
+//! - Layers that read the keys and values of an earlier one come last. They compute only the wanted rows, as nothing
+//!   reads the other ones.
+//! - With layer norms, the mean is subtracted from everything that is added to the residual stream (embeddings,
+//!   outputs of attention and MLP). The stream then has the mean 0, so that its layer norms, which would subtract the
+//!   mean, become root-mean-square norms.
+//! - Where a norm stands around each sum, as in encoders, the stream holds the output of the norm before its gain g
+//!   and its shift. The next matrix whose product is added to the stream has diag(g) below it, and multiplies its own
+//!   input and the stream side by side.
 
 use ndarray::Array2;
 use waggle_engine::{Order, WeightData, WeightLoader, WeightSpec};
@@ -33,9 +35,9 @@ use crate::weights::{Builder, Known, Published};
 use crate::{Checkpoint, Error};
 
 impl<W> Model<W> {
-    /// Has `loader` prepare the weights of the model `spec`, one after another: with the values of `checkpoint` on
-    /// the server, without values where there is none. A checkpoint that does not fit `spec`, or that holds more, is
-    /// refused by tensor.
+    /// Makes `loader` prepare the weights of the model `spec`, one after another. The server passes a `checkpoint`
+    /// with their values; without one the weights have no values. A checkpoint that does not fit `spec`, or that
+    /// holds other tensors, is refused with the name of a tensor.
     pub fn load(
         loader: &mut dyn WeightLoader<Weight = W>,
         spec: &ModelSpec,
@@ -44,10 +46,10 @@ impl<W> Model<W> {
         Self::load_for(&PolicySpec::default(), loader, spec, checkpoint)
     }
 
-    /// [`Model::load`] for generations under `policy`. If it needs learned scores, the matrices that give query, key
-    /// and value have a further column for every key/value head. Their values stand beside the checkpoint, in
-    /// [`LEARNED_FILE`](crate::LEARNED_FILE). Such a model works under every policy, and costs as if all had asked
-    /// for the columns.
+    /// [`Model::load`] for generations under `policy`. If the policy needs learned scores, the matrices of query, key
+    /// and value have a further column for every key/value head. The columns' values are read from
+    /// [`LEARNED_FILE`](crate::LEARNED_FILE) beside the checkpoint. A model with the columns works under every
+    /// policy, but their cost is the same whether the policy needs them or not.
     ///
     /// # Errors
     /// The errors of [`Model::load`], and [`CheckpointError`](crate::CheckpointError) for a file that is missing or
@@ -63,8 +65,8 @@ impl<W> Model<W> {
         Self::load_disclosed(&disclosed, policy, loader, spec, checkpoint.map_or(Known::Nothing, Known::All))
     }
 
-    /// [`Model::load_for`] where both parties have some parts of the model, or the server adds something to its
-    /// matrices. Both load it alike, each with what it knows.
+    /// [`Model::load_for`] for a model of which both parties have some parts, or to whose matrices the server adds an
+    /// adapter. Both parties call it alike, each with the values that it knows.
     ///
     /// # Errors
     /// The errors of [`Model::load_for`], and [`PartsError`] for parts that the model does not have.
@@ -97,8 +99,8 @@ impl<W> Model<W> {
         Self::build(spec, Builder { known, columns, narrow, disclosed, part, loader })
     }
 
-    /// [`Model::load`] with a scoring head whose columns are all 0, to fit another one: a head reads the output of
-    /// the first norm of (tokens, width) that a layer computes.
+    /// [`Model::load`] with a scoring head whose columns are all 0, so that a real one can be fitted: a scoring head
+    /// reads the output of the first norm of shape (tokens, width) that a layer computes.
     ///
     /// # Errors
     /// The errors of [`Model::load`].
@@ -122,7 +124,7 @@ impl<W> Model<W> {
         let (h, image) = (style.hidden, style.image());
         let embedding_name = format!("{embedding}.weight");
         let inputs = image.map_or(style.vocabulary, |image| image.values());
-        // One lookup gives all that there is of a token.
+        // One lookup gives all embeddings of a token.
         let all = style.by_layer.map_or(0, |of| style.layers() * of.width);
         let embed = b.weight(&embedding_name, (inputs, h + all), |c| {
             if image.is_some() {
@@ -131,7 +133,7 @@ impl<W> Model<W> {
             let table = Published::table(c, &embedding_name)?;
             let table = table.scale_outputs(h, style.embedding_scale.unwrap_or(1.0)).residual(style.norm);
             let Some(of) = style.by_layer else { return Ok(table) };
-            // The vectors are the sum of two, times the root of a half.
+            // Each vector is a sum of two vectors, times the root of a half.
             let by_layer = Published::table(c, &format!("{}.weight", of.table))?;
             let by_layer = by_layer.scale_outputs(all, (of.width as f32 / 2.0).sqrt());
             Ok(Published::side_by_side(vec![table, by_layer]))
@@ -165,7 +167,7 @@ impl<W> Model<W> {
             })
         });
         let pooler = pooler.transpose()?;
-        // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
+        // A tied head is a separate copy of the embedding with its own name, as the final norm is folded into it.
         let name = if style.tied { embedding } else { head_name };
         let head = b.weight(&format!("{head_name}.weight"), (h, style.outputs()), |c| {
             let head = Published::linear(c, name, Order::Columns, style.head_bias)?;
@@ -190,7 +192,7 @@ impl<W> Model<W> {
 }
 
 impl<W> Inputs<W> {
-    /// Builds them. All constants are folded in.
+    /// Builds the weights of the embeddings by layer. All constants are folded into them.
     fn load(style: &Style, of: &ByLayer, b: &mut Builder<W>) -> Result<Self, Error> {
         let (h, all) = (style.hidden, style.layers() * of.width);
         Ok(Inputs {
@@ -206,8 +208,8 @@ impl<W> Inputs<W> {
 }
 
 impl ModelSpec {
-    /// The weights that [`Model::load`] prepares, in its order. [`Model::load_for`] prepares as many, and some may be
-    /// wider.
+    /// The weights that [`Model::load`] prepares, in its order. [`Model::load_for`] prepares the same number of
+    /// weights, of which some may be wider.
     pub fn weight_specs(&self) -> Vec<WeightSpec> {
         self.weight_specs_of(&Disclosed::default()).expect("without values nothing can be refused")
     }
@@ -222,7 +224,7 @@ impl ModelSpec {
     }
 }
 
-/// Loads the specifications alone.
+/// A loader that prepares nothing and returns the specifications of the weights.
 pub(super) struct Lister;
 
 impl WeightLoader for Lister {

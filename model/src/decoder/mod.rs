@@ -17,62 +17,64 @@ use crate::rope::{Angles, Rope};
 use crate::spec::ModelSpec;
 use crate::style::{ByLayer, Norms, Pooled, Positions, Style};
 
-/// New tokens of one text, or of several of one length that are read side by side: how many, which is public, and
-/// which, where that is known. An image's are its patches, after one that stands for the whole.
+/// New tokens of one text, or of several texts of one length that are read side by side. Their number is public.
+/// Which tokens they are is known to the client alone. The tokens of an image are one for the whole image, and then
+/// its patches.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// The ids, text by text; only the client has them.
+    /// The ids, text by text. `None` except on the client.
     pub ids: Option<&'a [u32]>,
     /// The patches of images in place of ids, one image after another, see
-    /// [`ImageShape::patches`](crate::ImageShape::patches); only the client has them.
+    /// [`ImageShape::patches`](crate::ImageShape::patches). `None` except on the client.
     pub patches: Option<&'a Array2<f32>>,
     /// The number of texts or images.
     pub texts: usize,
-    /// The number of tokens of each.
+    /// The number of tokens of each text.
     pub count: usize,
-    /// For each text the place of the first token of a second one, which an encoder reads together with it; empty if
-    /// no text has one. Only the client knows of them. Models without segments read both as one text.
+    /// For each text, the place of the first token of a second text, which an encoder reads together with the first.
+    /// Empty if no text has a second one. Only the client knows the places. Models without segments read both as one
+    /// text.
     pub seconds: &'a [Option<usize>],
-    /// For each text the place of the mask whose word is wanted, for models that fill one; empty for others. Only the
-    /// client knows them.
+    /// For each text, the place of the mask whose word is wanted. Empty for models that do not fill a mask. Only the
+    /// client knows the places.
     pub masks: &'a [usize],
 }
 
 impl<'a> Input<'a> {
-    /// Tokens that are known.
+    /// The tokens `ids` of a single text.
     pub fn known(ids: &'a [u32]) -> Self {
         Input::of(Some(ids), ids.len())
     }
 
-    /// `count` tokens that another party knows.
+    /// `count` tokens of a single text, which the other party knows.
     pub fn unknown(count: usize) -> Self {
         Input::of(None, count)
     }
 
-    /// `count` tokens, with their ids where this party knows them.
+    /// `count` tokens of a single text, with their ids if this party knows them.
     pub fn of(ids: Option<&'a [u32]>, count: usize) -> Self {
         Input { ids, count, texts: 1, patches: None, seconds: &[], masks: &[] }
     }
 
-    /// The tokens of `texts` texts in place of one.
+    /// The same tokens, read as those of `texts` texts of one length.
     pub fn of_texts(self, texts: usize) -> Self {
         Input { texts, count: self.count / texts.max(1), ..self }
     }
 
-    /// The patches of an image.
+    /// The tokens of an image, from its patches.
     pub fn image(patches: &'a Array2<f32>) -> Self {
         Input { patches: Some(patches), ..Input::unknown(patches.nrows() + 1) }
     }
 }
 
-/// Which of the new tokens' logits are wanted.
+/// Which new tokens' hidden states are wanted, from which logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Nobody's: the tokens are only read.
+    /// No token's: the tokens are only read.
     None,
-    /// The last one's, all that generation needs.
+    /// The last token's, which is all that generation needs.
     Last,
-    /// All.
+    /// All tokens'.
     All,
 }
 
@@ -100,7 +102,7 @@ pub struct Model<W> {
     head: W,
 }
 
-/// What makes [`ByLayer`] vectors beside the table: the matrix and the gain of its norm.
+/// The weights that make [`ByLayer`] vectors of an embedding: the matrix, and the gain of its norm.
 struct Inputs<W> {
     projection: W,
     gains: W,
@@ -125,16 +127,15 @@ impl<W> Model<W> {
         self.cache_of(1, policy)
     }
 
-    /// [`Model::cache`] for so many texts that are read side by side.
+    /// [`Model::cache`] for `texts` texts that are read side by side.
     pub(crate) fn cache_of<E: Select<Weight = W>>(&self, texts: usize, policy: &PolicySpec) -> KvCache<E> {
         KvCache::new(&Layers { texts, ..self.spec.attention() }, policy)
     }
 
-    /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
-    /// width), or nothing with [`Rows::None`]. Of an encoder it is always one for each text, the first token's after
-    /// the pooler, or the mask's.
-    /// `progress` is called with the number of layers done after each.
-    /// Positions must stay below [`ModelSpec::max_positions`].
+    /// The last hidden states, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
+    /// width) for each text, or `None` with [`Rows::None`]. An encoder always gives one state for each text: that of
+    /// the first token after the pooler, or that of the mask. `progress` is called with the number of layers done
+    /// after each. Positions must stay below [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -163,7 +164,7 @@ impl<W> Model<W> {
                 .as_ref()
                 .zip(style.by_layer)
                 .map(|(inputs, ByLayer { width, .. })| inputs.slice(1, index * width..(index + 1) * width));
-            // Beyond the last keys and values only the wanted rows matter.
+            // Behind the last layer with keys and values only the wanted rows matter.
             let is_last = index >= last;
             let wanted = match (is_last, &style.encoder) {
                 (false, _) => input.count,
@@ -174,8 +175,8 @@ impl<W> Model<W> {
             let weights = layer.weights();
             let like = waggle_engine::Layer { index, class: block.class(cache, is_last), weights: &weights };
             let out = engine.scope(&format!("layer {index}"), |e| match block.shares() {
-                // Products of several layers with one operand are prepared in their order, which classes would
-                // change.
+                // Products of several layers with the same operand are prepared in the order of the layers. Classes
+                // would change this order.
                 true => block.forward(e, cache, &x, own.as_ref(), wanted),
                 false => e.layer(&like, |e| block.forward(e, cache, &x, own.as_ref(), wanted)),
             })?;
@@ -197,8 +198,8 @@ impl<W> Model<W> {
             .map(Some)
     }
 
-    /// The row of the last layer's `x` at the mask of each text. Its place is the client's secret, so the row is the
-    /// product of all rows with a row of zeros and a one that only the client knows.
+    /// The row of the last layer's `x` at the mask of each text. The place of the mask is the client's secret. So all
+    /// rows are multiplied by a one-hot row that only the client knows.
     fn chosen<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -214,7 +215,7 @@ impl<W> Model<W> {
         })
     }
 
-    /// The vectors that the head reads, of the last layer's `x`.
+    /// The vectors that the head reads, from the last layer's `x`.
     fn pooled<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -226,7 +227,7 @@ impl<W> Model<W> {
         };
         let x = engine.scope("pooler", |e| e.linear(x, pooler))?;
         let y = engine.scope("activation", |e| match function {
-            // The cap c of scores is c tanh(x / c).
+            // A soft cap at c computes c tanh(x / c), so a cap at 1 is tanh.
             Pooled::Tanh => e.soft_cap(&x, 1.0),
             Pooled::Relu => e.relu(&x),
             Pooled::Masked(masked) => block::activate(e, masked.activation, &x),
@@ -234,14 +235,14 @@ impl<W> Model<W> {
         if self.spec.style().masked().is_none() {
             return Ok(y);
         }
-        // No matrix precedes this norm that could take the mean away.
+        // No matrix before this norm could subtract the mean.
         engine.scope("norm", |e| {
             let centred = centred(e, &y)?;
             e.rms_norm(&centred, self.spec.style().eps)
         })
     }
 
-    /// The embeddings (texts * count, width), each with those by layer beside it, if there are some.
+    /// The embeddings (texts * count, width). If the model has embeddings by layer, these stand beside them.
     fn embed<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -269,10 +270,10 @@ impl<W> Model<W> {
             return Ok(tokens);
         };
         let position = cache.tokens();
-        // Before an encoder's text there is no padding.
+        // An encoder's padding stands behind its text and does not move positions.
         let positions = match cache.padding().filter(|_| style.encoder.is_none()) {
             None => repeated(&engine.rows(table, position + offset, input.count)?, texts),
-            // Where the text begins is the client's secret, so it looks positions up as it does words.
+            // Where the text begins is the client's secret, so positions are looked up obliviously, like words.
             Some(padding) => {
                 let ids = padding.positions(position, input.count);
                 let ids: Option<Vec<u32>> = ids.map(|ids| ids.iter().map(|id| id + *offset as u32).collect());
@@ -283,7 +284,7 @@ impl<W> Model<W> {
         let Some(segments) = &self.segments else { return Ok(sum) };
         let kinds = style.encoder.as_ref().map_or(0, |encoder| encoder.segments);
         let rows = if kinds > 1 {
-            // Where the second text begins is the client's secret, and whether there is one.
+            // Whether there is a second text, and where it begins, is the client's secret.
             let begins = |text: usize| input.seconds.get(text).copied().flatten().unwrap_or(input.count);
             let kind = |(text, token): (usize, usize)| u32::from(token >= begins(text));
             let ids =
@@ -295,8 +296,8 @@ impl<W> Model<W> {
         engine.add(&sum, &rows)
     }
 
-    /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`], without a cap, which changes no
-    /// order.
+    /// Logits (n, vocabulary) of hidden states (n, width) from [`Model::forward`]. They are not capped, as a cap
+    /// changes no order.
     pub fn logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -305,8 +306,8 @@ impl<W> Model<W> {
         engine.scope("head", |e| e.linear(hidden, &self.head))
     }
 
-    /// [`logits`](Model::logits) with `bits` fractional bits, opened to the client, which applies the cap if there is
-    /// one. A cap is invertible, so uncapped logits reveal nothing more.
+    /// [`logits`](Model::logits) with `bits` fractional bits, opened to the client, which applies the model's cap if
+    /// it has one. A cap is invertible, so uncapped logits reveal no more than capped ones.
     pub fn reveal_logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -322,8 +323,8 @@ impl<W> Model<W> {
 }
 
 impl<W> Inputs<W> {
-    /// The vectors of all layers side by side, (texts * count, layers * width), of the embedding `x` and what the
-    /// table has of the ids.
+    /// The vectors of all layers side by side, (texts * count, layers * width), from the embedding `x` and the
+    /// entries of the ids in the table.
     fn of<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -343,10 +344,10 @@ impl<W> Inputs<W> {
     }
 }
 
-/// x (rows, width) less the means of its rows.
+/// `x` (rows, width) less the means of its rows.
 fn centred<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error> {
     let width = x.shape()[1];
-    // The sum of halves has half the entries; one entry may be over.
+    // The sum of the two halves of a row has half as many entries. One entry may be left over.
     let (mut sum, mut over) = (x.clone(), Vec::new());
     while sum.shape()[1] > 1 {
         let entries = sum.shape()[1];

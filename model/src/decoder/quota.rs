@@ -1,4 +1,4 @@
-//! How many positions through a model give its secret weights away.
+//! How many positions that go through a model give its secret weights away.
 
 use waggle_mpcache::PolicySpec;
 
@@ -8,23 +8,25 @@ use crate::public::Disclosed;
 use crate::weights::Known;
 use crate::{Error, ModelSpec};
 
-/// A server lets a client have one in so many of the [`ModelSpec::telling_positions`] unless told otherwise: 5 %.
+/// By default, a server lets a client have a fraction of the [`ModelSpec::telling_positions`]: they are divided by
+/// this, which is 5 %.
 pub const QUOTA_SHARE: u64 = 20;
 
 impl ModelSpec {
-    /// The positions that give the secret weights away, if the logits of each are learned; `None` if there is no
-    /// secret beside what is looked up. It is the smaller of two counts, for d = [`ModelSpec::hidden`].
+    /// The number of positions that give the secret weights away, if the client learns the logits of each. `None` if
+    /// nothing is secret except tables. It is the smaller of two counts, where d = [`ModelSpec::hidden`]:
     ///
-    /// - *A client that deviates* adds a vector of its choice to its share of the input of a matrix, so large that
-    ///   the residual stream behind it is one row of the matrix. Logits of a position show d numbers of a row, once
-    ///   the head is known, and all of a row of the head. A matrix takes inputs * ceil(outputs / d) positions, the
-    ///   head as many as it has inputs. Tables are not counted: no other weight waits for them.
-    /// - *A client that has the public parts* needs not deviate: the logits of a position tell the last hidden state,
-    ///   which is d equations of the weights that it does not have. They take weights / d positions. Those of an
-    ///   adapter are the entries of A and B.
+    /// - *A client that deviates* adds a vector of its choice to its share of the input of a matrix. The vector is so
+    ///   large that the residual stream behind the matrix is a row of the matrix. Once the head is known, the logits
+    ///   of a position show d numbers of this row. Of the head, they show a whole row. A matrix takes inputs *
+    ///   ceil(outputs / d) positions, and the head takes one for each of its inputs. Tables are not counted, because
+    ///   no other weight depends on knowing them.
+    /// - *A client that has the public parts* need not deviate. The logits of a position tell the last hidden state,
+    ///   which gives d equations in the weights that the client does not have. The number of positions is that of
+    ///   these weights, divided by d. The weights of an adapter are the entries of A and B.
     ///
     /// # Errors
-    /// Parts that the model does not have ([`PartsError`](crate::PartsError)).
+    /// [`PartsError`](crate::PartsError) for parts that the model does not have.
     pub fn telling_positions(&self, disclosed: &Disclosed) -> Result<Option<u64>, Error> {
         let d = self.hidden();
         let matrices = Disclosed { parts: disclosed.parts.clone(), ..Disclosed::default() };
@@ -63,9 +65,10 @@ mod tests {
         for (name, disclosed, positions) in [
             ("gpt2", Disclosed::default(), Some(111_360)),
             ("llama-2-7b", Disclosed::default(), Some(1_667_072)),
-            // 40 million entries, of 4096 of which a position tells.
+            // 40 million entries, and a position tells 4096 of them.
             ("llama-2-7b", adapter, Some(9_760)),
-            // A layer and the head: 9216 + 768 rows. Their weights are those of 50 000 positions.
+            // A layer and the head have 9216 + 768 rows. By the second count, their weights would take 50 000
+            // positions.
             ("gpt2", public("layers=0-10"), Some(9_984)),
             ("gpt2", public("all"), None),
         ] {

@@ -1,4 +1,4 @@
-//! The recipe of a layer: which weights it has, and how each is made of published tensors.
+//! The recipe of a layer: which weights the layer has, and how each is made of published tensors.
 
 use waggle_mpcache::HeadShape;
 
@@ -6,11 +6,11 @@ use crate::style::{LayerMatrix, Norms, QkNorm, Role, Style};
 
 /// How one weight is made.
 pub(super) struct Recipe {
-    /// [`Role::Qkv`] stands for query, key and value, however they are published, with the MLP's first matrix if it
-    /// is in parallel and the scoring head; [`Role::Up`] for that matrix where it has a weight of its own;
-    /// [`Role::QueryNorm`] for the gains of queries and keys.
+    /// [`Role::Qkv`] stands for query, key and value, however they are published, together with the scoring head, and
+    /// with the MLP's first matrix if the MLP is in parallel. [`Role::Up`] stands for the MLP's first matrix if it is
+    /// a weight of its own. [`Role::QueryNorm`] stands for the gains of queries and keys.
     pub(super) role: Role,
-    /// The whole name, for messages.
+    /// The full name of the weight, for messages.
     pub(super) name: String,
     /// Inputs and outputs; a vector has one input.
     pub(super) shape: (usize, usize),
@@ -22,10 +22,10 @@ pub(super) enum Made {
     Product(Product),
     /// Gains of norms, one after another.
     Gains {
-        /// The name of each norm, how often its gains come, and their factor.
+        /// The name of each norm, how often its gains are repeated, and their factor.
         norms: Vec<(String, usize, f32)>,
-        /// The name of the number s by which the layer multiplies its sum: the gains times s, followed by s for every
-        /// coordinate.
+        /// The name of the factor s of the layer, if it has one. The weight then holds the gains times s, followed by
+        /// s for every coordinate.
         sum: Option<String>,
     },
     /// The published vector of this name.
@@ -34,17 +34,18 @@ pub(super) enum Made {
 
 /// Published matrices side by side, with what is folded into them.
 pub(super) struct Product {
-    /// Each with the name of the norm whose gain and shift are folded into it.
+    /// The matrices, each with the name of the norm whose gain and shift are folded into it.
     pub(super) matrices: Vec<(LayerMatrix, Option<String>)>,
-    /// The first outputs, and what they are multiplied by.
+    /// The number of first outputs that are multiplied by a factor, and the factor.
     pub(super) scaled: (usize, f32),
-    /// The outputs are added to the residual stream.
+    /// Whether the outputs are added to the residual stream.
     pub(super) residual: bool,
-    /// The name of a norm: further inputs are its output before gain and shift, to be added to the outputs.
+    /// The name of a norm, if the weight has further inputs: the output of this norm before gain and shift. Its gain
+    /// is applied to them, and they are added to the outputs.
     pub(super) added: Option<String>,
 }
 
-/// Matrices alone.
+/// A product of matrices without further settings.
 impl From<Vec<(LayerMatrix, Option<String>)>> for Product {
     fn from(matrices: Vec<(LayerMatrix, Option<String>)>) -> Self {
         Product { matrices, scaled: (0, 1.0), residual: false, added: None }
@@ -55,7 +56,7 @@ impl Style {
     /// The weights of layer `i`, in the order in which both parties prepare them.
     pub(super) fn recipe(&self, i: usize) -> Vec<Recipe> {
         let layer = InLayer { style: self, i };
-        // Norms around sums are folded into what reads them: attention, then the MLP.
+        // Norms around sums are folded into the weights that read them: attention, then the MLP.
         let read = self.norm_before(i);
         let between = layer.name(Role::AfterAttention).filter(|_| self.norms == Norms::Around);
         let before_mlp = layer.before(&[Role::BeforeMlp, Role::BeforeAttention]).or_else(|| between.clone());
@@ -79,7 +80,7 @@ impl Style {
     }
 }
 
-/// A style in layer `i`. A weight is `None` where the layer does not have it.
+/// The choices of a style in layer `i`. Weights that the layer does not have are `None`.
 struct InLayer<'a> {
     style: &'a Style,
     i: usize,
@@ -91,7 +92,8 @@ impl InLayer<'_> {
         names.of(role).map(|name| names.in_layer(self.i, name))
     }
 
-    /// The first norm with one of these roles, unless norms stand after what they would be folded into.
+    /// The name of the first norm with one of these roles. `None` if norms stand after attention and MLP, so that
+    /// nothing is folded into the matrices.
     fn before(&self, roles: &[Role]) -> Option<String> {
         roles.iter().find_map(|role| self.name(*role)).filter(|_| self.style.norms != Norms::After)
     }
@@ -113,7 +115,7 @@ impl InLayer<'_> {
         let style = self.style;
         let mut matrices = self.matrices(&Role::QKV, self.before(&[Role::BeforeAttention]).or(read));
         matrices.extend(beside);
-        // Gains of queries have the scale, where there are some.
+        // If queries have gains, the scale of scores is in these.
         let queries = if style.qk_norm == QkNorm::None { style.widths(self.i).0 } else { 0 };
         let scaled = (queries, style.scales[self.i]);
         self.product(Role::Qkv, style.names.qkv, Product { scaled, ..matrices.into() })
@@ -125,7 +127,7 @@ impl InLayer<'_> {
         self.product(role, self.style.names.of(role)?, product)
     }
 
-    /// No matrix follows norms of queries and keys, so their gains are a weight.
+    /// No matrix follows the norms of queries and keys, so their gains are a weight of their own.
     fn qk_gains(&self) -> Option<Recipe> {
         let Style { heads, qk_norm, scales, names, .. } = self.style;
         let HeadShape { heads, kv_heads, .. } = heads[self.i];

@@ -1,14 +1,14 @@
-//! Guesses by looking up: text repeats itself.
+//! Guesses by looking up earlier places, because texts repeat themselves.
 
 use super::Guess;
 use crate::Error;
 
-/// The longest run of tokens that is looked up.
+/// The largest number of last tokens that are looked up.
 const LONGEST: usize = 3;
 
-/// Prompt lookup decoding (Saxena, 2023): finds the latest earlier place where the last three tokens stand, or the
-/// last two, or the last one, and guesses that the text goes on as it did there. Where the earlier text ends, its own
-/// guess goes on: a text that repeats itself is guessed to repeat itself for ever.
+/// Prompt lookup decoding (Saxena, 2023): finds the latest earlier place where the last three tokens stand, or else
+/// the last two, or else the last one. It guesses that the text goes on as it did there. If the guess reaches the end
+/// of the text, it goes on with its own tokens: a text that repeats itself is guessed to do so for ever.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PromptLookup;
 
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn the_longest_run_at_its_latest_place_decides() {
-        // Three tokens beat the later place of two.
+        // A place of three tokens beats a later place of two.
         assert_eq!(guess(&[1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3], 2), [4, 9]);
         // Of two places of three tokens the later one counts.
         assert_eq!(guess(&[1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], 2), [5, 1]);
@@ -61,7 +61,7 @@ mod tests {
         #[test]
         fn a_guess_continues_an_earlier_place(text in prop::collection::vec(0u32..4, 0..24), count in 0usize..10) {
             let got = guess(&text, count);
-            // By the definition: all places of all lengths, the longest first and the latest of them.
+            // By the definition: all places of all lengths, the longest first, and of these the latest first.
             let places = (1..=3usize).rev().flat_map(|length| {
                 (0..text.len()).rev().map(move |at| (length, at))
             });

@@ -1,20 +1,20 @@
 //! Draft and verify: the client guesses the next tokens, and one pass through the model checks all of them.
 //!
 //! A pass over one token costs nearly as many flows as a pass over several. So with a draft a pass reads the last
-//! token and `k` guesses after it, and gives what the model says after each of them. The client keeps the token after
-//! the last one, and goes on for as long as a guess is the token that the sampler picked. What was read beyond that
-//! is cut from the cache ([`waggle_mpcache::KvCache::roll_back`]). Every kept token is the sampler's pick on the
-//! logits of its own position, so the text is that of a generation without drafts, and a seeded sampler draws the
-//! same numbers.
+//! token and `k` guesses after it, and computes the model's prediction after each of these tokens. The client keeps
+//! the token that the sampler picks after the last token. As long as a guess is the token that was picked, the client
+//! also keeps the pick after this guess. Tokens that were read beyond that are cut from the cache
+//! ([`waggle_mpcache::KvCache::roll_back`]). Every kept token is the sampler's pick on the logits of its own
+//! position, so the text is that of a generation without drafts, and a seeded sampler draws the same numbers.
 //!
-//! Every pass has the same number of guesses, of which the server learns nothing: where there are fewer the rest is
-//! filled up. Only the end of the text makes passes shorter, so that no position beyond it is read. The server learns
-//! how many tokens each pass keeps: up to log2(k + 1) bits a pass, which the server's weights may choose. A
-//! [steady](Drafts::steady) draft says less: a pass keeps a number that was fixed before, or one token. What the
-//! client knows beyond that it keeps to itself, and reads again as guesses that are right. The client learns logits
-//! (or the most probable tokens) at guesses that were wrong, too: they answer queries of its own choice, up to `k`
-//! more in each pass. A server therefore agrees to a draft (`Limits::drafted`), and counts
-//! all positions.
+//! Every pass has the same number of guesses, and the server learns nothing about them: if the client has fewer, the
+//! rest is filled up. Only at the end of the text are passes shorter, so that no position beyond it is read. The
+//! server learns how many tokens each pass keeps. These are up to log2(k + 1) bits a pass, and the server may choose
+//! its weights so that they tell it something. A [steady](Drafts::steady) draft says less: a pass keeps a number of
+//! tokens that was fixed before, or one token. Further right tokens the client keeps to itself, and they are read
+//! again as guesses. The client also learns logits (or the most probable tokens) after wrong guesses. These answer
+//! queries of its own choice, up to `k` more in each pass. A server therefore agrees to a draft (`Limits::drafted`),
+//! and counts all positions.
 
 mod lookup;
 mod small;
@@ -29,11 +29,12 @@ use crate::Error;
 /// The most tokens that are guessed for a pass.
 pub const MAX_DRAFTED: usize = 64;
 
-/// Units of [`Drafts::rate`] where it is stated.
+/// The stored rate is [`Drafts::rate`] times this number.
 const THOUSAND: u32 = 1000;
 
-/// Tokens that a pass is expected to keep unless told otherwise. It is less than what looking up keeps of most texts:
-/// a pass that nothing was prepared for takes several times the flows, and one that was prepared and not needed none.
+/// The number of tokens that a pass is expected to keep, by default. It is less than what looking up keeps on most
+/// texts, so that passes are prepared rather too often: a pass without preparation takes several times the flows, and
+/// a prepared pass that is not needed takes none.
 pub const DEFAULT_RATE: f64 = 1.25;
 
 /// The drafts that both parties agree on: public.
@@ -41,12 +42,12 @@ pub const DEFAULT_RATE: f64 = 1.25;
 #[serde(try_from = "Stated")]
 pub struct Drafts {
     tokens: u32,
-    /// In thousandths.
+    /// The expected number of tokens that a pass keeps, in thousandths.
     rate: u32,
     steady: bool,
 }
 
-/// Drafts that somebody states, before they are checked.
+/// Drafts as they are deserialised, before they are checked.
 #[derive(Deserialize)]
 struct Stated {
     tokens: u32,
@@ -63,8 +64,8 @@ impl TryFrom<Stated> for Drafts {
 }
 
 impl Drafts {
-    /// `tokens` guesses in a pass, of which correlations are prepared for as many passes as it takes if each keeps
-    /// `rate` tokens on average. A session in one phase does not use the rate.
+    /// Drafts of `tokens` guesses in a pass. Correlations are prepared for as many passes as a text takes if each
+    /// pass keeps `rate` tokens on average. A session in one phase does not use the rate.
     ///
     /// # Errors
     /// [`Error::Draft`] if there are none or more than [`MAX_DRAFTED`] guesses; [`Error::DraftRate`] if the rate is
@@ -91,28 +92,31 @@ impl Drafts {
         f64::from(self.rate) / f64::from(THOUSAND)
     }
 
-    /// The same drafts, but a pass keeps as many tokens as the rate says if all of these are right, and otherwise
-    /// one. A pass that may keep several tokens tells one bit, and every other pass nothing.
+    /// The same drafts, made steady: a pass keeps the number of tokens that the rate schedules if all of these are
+    /// right, and otherwise one. A pass that may keep several tokens tells the server one bit; other passes tell it
+    /// nothing.
     pub fn steady(self) -> Self {
         Drafts { steady: true, ..self }
     }
 
-    /// Tokens that the passes of steady drafts may keep instead of one; `None` unless the drafts are steady.
+    /// The numbers of tokens that the passes of steady drafts may keep instead of one. `None` unless the drafts are
+    /// steady.
     pub fn schedule(self) -> Option<Passes> {
         self.steady.then(|| self.expected())
     }
 
-    /// Tokens that each pass keeps if all goes as expected.
+    /// The number of tokens that each pass keeps if all goes as expected.
     pub fn expected(self) -> Passes {
         let after = move |passes: u64| passes * u64::from(self.rate) / u64::from(THOUSAND);
         Passes(Box::new((0..).map(move |pass| (after(pass + 1) - after(pass)) as usize)))
     }
 
-    /// Positions that a generation of `tokens` tokens shows the client at most: those of passes that keep one token.
+    /// The largest number of positions that a generation of `tokens` tokens can show the client, which is that of
+    /// passes that keep one token each.
     pub fn positions(drafts: Option<Self>, tokens: usize) -> u64 {
         let later = (tokens as u64).saturating_sub(1);
         let most = drafts.map_or(0, |drafts| u64::from(drafts.tokens));
-        // The pass with n tokens to come guesses n - 1 of them, or as many as it may.
+        // A pass with n tokens to come guesses n - 1 of them, or the largest number allowed.
         let short = later.min(most + 1);
         let guessed = short.saturating_sub(1) * short / 2;
         let rest = (later - short).saturating_mul(most);
@@ -120,38 +124,38 @@ impl Drafts {
     }
 }
 
-/// Tokens that the passes of a plan keep, pass by pass.
+/// The numbers of tokens that passes keep, pass by pass.
 pub struct Passes(Box<dyn Iterator<Item = usize>>);
 
 impl Passes {
-    /// The schedule that `draft` expects; one token a pass without a draft.
+    /// The numbers that `draft` expects; without a draft, one token a pass.
     pub fn expected(draft: Option<Drafts>) -> Self {
         draft.map_or_else(|| Passes::of(Vec::new()), Drafts::expected)
     }
 
-    /// A schedule of the numbers `kept`, and of one token in each later pass.
+    /// The numbers `kept`, and then one token in each later pass.
     pub fn of(kept: Vec<usize>) -> Self {
         Passes(Box::new(kept.into_iter().chain(std::iter::repeat(1))))
     }
 
-    /// Tokens that the next pass keeps, at most `most`.
+    /// The number of tokens that the next pass keeps, at most `most`.
     pub fn next(&mut self, most: usize) -> usize {
         self.0.next().map_or(1, |kept| kept.clamp(1, most))
     }
 }
 
-/// Guesses how a text goes on. The client has one.
+/// Guesses how a text goes on. Only the client has a guesser.
 pub trait Guess {
-    /// The next `count` tokens after `text`, the client's words and what was generated so far. It may be fewer where
-    /// it does not know.
+    /// Guesses of the next `count` tokens after `text`, which is the prompt and what was generated so far. There may
+    /// be fewer guesses.
     ///
     /// # Errors
-    /// The errors of what it computes with.
+    /// The errors of computing the guesses.
     fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, Error>;
 }
 
-/// Exactly `count` guesses after `text`: what `guess` knows, and then the last token again and again. A guess that
-/// stands for nothing is as good as any.
+/// Exactly `count` guesses after `text`: those of `guess`, filled up with the last token. For filling up, any token
+/// will do.
 pub(crate) fn filled(guess: Option<&mut dyn Guess>, text: &[u32], count: usize) -> Result<Vec<u32>, Error> {
     let mut guesses = match guess {
         Some(guess) if count > 0 => guess.guess(text, count)?,
@@ -162,8 +166,8 @@ pub(crate) fn filled(guess: Option<&mut dyn Guess>, text: &[u32], count: usize) 
     Ok(guesses)
 }
 
-/// The tokens that a pass gives: `pick(i)` after the first i guesses, for as long as these were right and no token
-/// `ends` the text.
+/// The tokens that a pass gives. The token after the first i guesses is `pick(i)`. They go on as long as the guesses
+/// were right and no token `ends` the text.
 pub(crate) fn accepted(guesses: &[u32], ends: impl Fn(u32) -> bool, mut pick: impl FnMut(usize) -> u32) -> Vec<u32> {
     let mut kept = Vec::with_capacity(1 + guesses.len());
     loop {
@@ -218,7 +222,7 @@ mod tests {
         #[test]
         fn positions_are_those_of_passes_that_keep_one_token(tokens in 0usize..40, drafted in 0usize..9) {
             let drafts = (drafted > 0).then(|| Drafts::new(drafted, 1.0).unwrap());
-            // One token after the prompt, and then a pass for each of the others.
+            // The prompt gives one token, and each further token takes a pass.
             let naive = (tokens.min(1) as u64)
                 + (1..tokens).map(|made| 1 + drafted.min(tokens - made - 1) as u64).sum::<u64>();
             prop_assert_eq!(Drafts::positions(drafts, tokens), naive);
@@ -235,7 +239,7 @@ mod tests {
                 picks.push(i);
                 truth[i]
             });
-            // No position is looked at whose token is not kept, as a sampler would draw for it.
+            // Only positions whose tokens are kept are looked at, because a sampler draws random numbers for each.
             prop_assert_eq!(&picks, &(0..kept.len()).collect::<Vec<_>>());
             prop_assert_eq!(&kept[..], &truth[..kept.len()]);
             prop_assert_eq!(&kept[..kept.len() - 1], &guesses[..kept.len() - 1]);

@@ -9,8 +9,8 @@ use crate::chunks::{chunk_size, read};
 use crate::sampling::argmax;
 use crate::{Error, Input, Model, ModelFiles, ModelSpec, Rows};
 
-/// A model at the client that guesses its most probable tokens. It keeps a cache of its own, cut where the text turns
-/// out to be another than it guessed. Beyond its last position it guesses nothing.
+/// A model at the client that guesses its most probable tokens. It keeps a cache of its own. Where the text differs
+/// from its guesses, tokens are cut from the cache. Beyond the model's last position it guesses nothing.
 pub struct SmallModel {
     model: Model<FloatWeight>,
     spec: ModelSpec,
@@ -23,7 +23,8 @@ impl SmallModel {
     /// The model of `files`, which guesses for a model of the shape `target`.
     ///
     /// # Errors
-    /// [`Error::DraftVocabulary`] if the two have vocabularies of different sizes; those of loading a checkpoint.
+    /// [`Error::DraftVocabulary`] if the two models have vocabularies of different sizes; the errors of loading a
+    /// checkpoint.
     pub fn new(files: &ModelFiles, target: &ModelSpec) -> Result<Self, Error> {
         let spec = files.spec.clone();
         let (got, expected) = (spec.vocabulary(), target.vocabulary());
@@ -63,10 +64,10 @@ impl Guess for SmallModel {
             return Ok(Vec::new());
         }
         self.spec.check_ids(text)?;
-        // The last token is always read again, for what follows it.
+        // The last token is always read again, to predict the token after it.
         let known = self.read.iter().zip(&text[..text.len() - 1]).take_while(|(read, token)| read == token).count();
         if known < self.read.len() {
-            // Another text from its first words on takes another cache, as a prompt cannot be cut.
+            // A text that differs in its first words takes a fresh cache, as a prompt cannot be cut.
             match self.cache.can_lose(self.read.len() - known) {
                 true => {
                     self.cache.roll_back(self.read.len() - known);
@@ -107,7 +108,8 @@ mod tests {
             generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks).unwrap().tokens
         };
         let mut text = vec![3, 1, 4, 1, 5];
-        // Its own words go on, a wrong guess is cut, a shorter text and another one begin again.
+        // The model's own words continue the cache, a wrong guess is cut from it, and a shorter text or another one
+        // begins again.
         text.extend(small.guess(&text, 4).unwrap());
         assert_eq!(text[5..], greedy(&text[..5], 4));
         for change in 0..4u32 {
@@ -116,7 +118,7 @@ mod tests {
             assert_eq!(small.guess(&text, 3).unwrap(), greedy(&text, 3), "{change}");
         }
         assert_eq!(small.guess(&[2, 7], 2).unwrap(), greedy(&[2, 7], 2));
-        // Nothing beyond the last position.
+        // The model guesses nothing beyond its last position.
         let long = vec![1; files.spec.max_positions()];
         assert_eq!(small.guess(&long, 5).unwrap().len(), 1);
         let longer = vec![1; files.spec.max_positions() + 1];

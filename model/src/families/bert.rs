@@ -17,13 +17,13 @@ use crate::config::{
 };
 use crate::style::{Encoder, Masked, Names, Norms, Pooled, Role, Sizes, Stored, Style};
 
-/// Most segments.
+/// The largest number of segments.
 const MAX_SEGMENTS: usize = 1 << 10;
 
-/// Most bytes of the name of a class.
+/// The largest number of bytes in the name of a class.
 const MAX_LABEL_BYTES: usize = 1 << 10;
 
-/// `config.json` of a BERT; fields have their published names, but for the labels.
+/// `config.json` of a BERT; fields have their published names, except for the labels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Hugging Face's")]
 pub struct BertConfig {
@@ -36,9 +36,9 @@ pub struct BertConfig {
     pub num_attention_heads: usize,
     pub hidden_act: Activation,
     pub layer_norm_eps: f32,
-    /// Names of the classes, those of `id2label`; none for the head of a masked word.
+    /// The names of the classes, from `id2label`. Empty for a model with the head of a masked word.
     pub labels: Vec<String>,
-    /// Whether each class is found or not by itself: the values of `problem_type` say so.
+    /// Whether each class is decided by itself, as `problem_type` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub multi_label: bool,
 }
@@ -67,15 +67,15 @@ const NAMES: Names = Names {
     norm: "bert.embeddings.LayerNorm",
     pooler: "bert.pooler.dense",
     head: "classifier",
-    // The heads of the training, for words and whole sentences, are not read.
+    // The heads that were used in training, for words and whole sentences, are not read.
     buffers: &[POSITIONS, SEGMENTS, ("cls.", Stored::Unused)],
 };
 
 pub(super) const POSITIONS: (&str, Stored) = ("embeddings.position_ids", Stored::Unused);
 pub(super) const SEGMENTS: (&str, Stored) = ("embeddings.token_type_ids", Stored::Unused);
 
-/// What models with the head of a masked word may be published with: a second name of the bias of words, and the
-/// pooler and the heads of whole sentences and of classes, which they do not read.
+/// Tensors that models with the head of a masked word may be published with: the bias of words under a second name,
+/// and the pooler and the heads of whole sentences and of classes, which such models do not read.
 const MASKED_BUFFERS: &[(&str, Stored)] = &[
     POSITIONS,
     SEGMENTS,
@@ -108,7 +108,7 @@ impl Family for BertConfig {
             let why = format!("must divide hidden_size = {}", self.hidden_size);
             return Err(unsupported("num_attention_heads", self.num_attention_heads, why));
         }
-        // Without a name there is the head of a masked word.
+        // A model without names of classes has the head of a masked word.
         size("id2label", self.labels.len().max(1), MAX_LABELS)?;
         if let Some(label) = self.labels.iter().find(|label| label.len() > MAX_LABEL_BYTES) {
             return Err(unsupported("id2label", label.len(), format!("at most {MAX_LABEL_BYTES} bytes a name")));
@@ -150,7 +150,7 @@ impl Family for BertConfig {
 }
 
 impl Style {
-    /// This encoder, but with the head of a masked word where it has no classes.
+    /// This encoder, but with the head of a masked word if it has no classes.
     pub(super) fn or_masked(self, pooler: &'static str, head: &'static str, masked: Masked) -> Self {
         match self.encoder {
             Some(encoder) if encoder.labels.is_empty() => Style {
@@ -165,7 +165,7 @@ impl Style {
     }
 }
 
-/// What BERT and RoBERTa were first published with.
+/// The defaults in which BERT and RoBERTa differ: those of the first published models.
 pub(super) struct Defaults {
     pub(super) vocab_size: usize,
     pub(super) max_position_embeddings: usize,
@@ -174,7 +174,7 @@ pub(super) struct Defaults {
 }
 
 impl BertConfig {
-    /// Reads the keys that both have.
+    /// Reads the keys that BERT and RoBERTa have in common.
     pub(super) fn read(keys: &Keys, published: Defaults) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
         if let Some(kind) = keys.text("position_embedding_type")?.filter(|kind| *kind != "absolute") {

@@ -1,4 +1,4 @@
-//! DistilBERT that classifies a text or fills a mask: a BERT without segments, with ReLU in the pooler's place of
+//! DistilBERT that classifies a text or fills a mask: a BERT without segments, whose pooler has ReLU in place of
 //! tanh.
 //!
 //! Sanh et al., arXiv 1910.01108; weights by the names of `DistilBertForSequenceClassification` and
@@ -14,10 +14,10 @@ use super::bert::{BertConfig, POSITIONS};
 use crate::config::{Activation, ConfigError, Keys};
 use crate::style::{Encoder, Masked, Names, Pooled, Role, Stored, Style};
 
-/// The program's own, which no configuration changes.
+/// The constant of the authors' program, which no configuration changes.
 const EPS: f32 = 1e-12;
 
-/// `config.json` of a DistilBERT; fields have their published names, but for the labels.
+/// `config.json` of a DistilBERT; fields have their published names, except for the labels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Hugging Face's")]
 pub struct DistilBertConfig {
@@ -28,15 +28,15 @@ pub struct DistilBertConfig {
     pub n_layers: usize,
     pub n_heads: usize,
     pub activation: Activation,
-    /// Names of the classes, those of `id2label`.
+    /// The names of the classes, from `id2label`.
     pub labels: Vec<String>,
-    /// Whether each class is found or not by itself: the values of `problem_type` say so.
+    /// Whether each class is decided by itself, as `problem_type` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub multi_label: bool,
 }
 
 impl DistilBertConfig {
-    /// The BERT of its sizes.
+    /// A BERT with the same sizes.
     fn bert(&self) -> BertConfig {
         BertConfig {
             vocab_size: self.vocab_size,
@@ -61,11 +61,11 @@ impl Family for DistilBertConfig {
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
         let labels = keys.labels()?;
-        // Positions that are sines are stored in the table like others.
+        // Sinusoidal positions are stored in the table like learned ones.
         Ok(DistilBertConfig {
             vocab_size: or("vocab_size", 30522)?,
             max_position_embeddings: or("max_position_embeddings", 512)?,
-            // Its program reads the common name of a size last, so that it counts.
+            // The authors' program reads the common name of a size last, so this name counts.
             dim: keys.size(&["hidden_size", "dim"])?.unwrap_or(768),
             hidden_dim: or("hidden_dim", 3072)?,
             n_layers: keys.size(&["num_hidden_layers", "n_layers"])?.unwrap_or(6),

@@ -1,7 +1,8 @@
-//! Gemma 2: norms before and after, windows in every other layer, scores and logits under soft caps.
+//! Gemma 2: norms before and after attention and MLP, windows in every other layer, scores and logits under soft
+//! caps.
 //!
-//! Gemma team, arXiv 2408.00118; weights by the names of `Gemma2ForCausalLM` in [`modeling_gemma2.py`]. The cap of
-//! logits is applied by the client, to what it learns.
+//! Gemma team, arXiv 2408.00118; weights by the names of `Gemma2ForCausalLM` in [`modeling_gemma2.py`]. The client
+//! applies the cap of logits to the logits that it learns.
 //!
 //! [`modeling_gemma2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma2
 
@@ -62,8 +63,8 @@ pub(super) const DEFAULTS: Defaults = Defaults {
 };
 
 impl Gemma {
-    /// Reads the keys of a model with `layers` layers, of which those have a window for which `windowed` holds,
-    /// unless `layer_types` says which, with caps of scores and of logits for missing keys.
+    /// Reads the keys of a model with `layers` layers. The layers with a window are those that `layer_types` names,
+    /// or else those for which `windowed` holds. `scores` and `logits` are the caps for missing keys.
     pub(super) fn read(
         keys: &Keys,
         layers: usize,
@@ -83,8 +84,8 @@ impl Gemma {
         })
     }
 
-    /// Refuses caps that the protocol does not have, those that make no logits, and models without a window: which
-    /// layers have one says more than how far they see.
+    /// Refuses caps that the protocol does not support, caps that would make no logits, and models without a window,
+    /// because whether a layer has a window also decides other settings.
     pub(super) fn check(&self, layers: usize) -> Result<(), ConfigError> {
         if self.windows.sliding_window.is_none() {
             return Err(unsupported("sliding_window", "null", "at least 1"));
@@ -98,7 +99,7 @@ impl Gemma {
         self.final_logit_softcapping.map_or(Ok(()), |cap| positive("final_logit_softcapping", f64::from(cap)))
     }
 
-    /// A norm publishes its gain less 1, and embeddings come times sqrt(hidden).
+    /// The published gain of a norm is its gain less 1. Embeddings are multiplied by sqrt(hidden).
     pub(super) fn style(&self, common: &Common) -> Style {
         let llama = Style::llama(common);
         Style {

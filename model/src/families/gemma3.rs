@@ -1,8 +1,8 @@
-//! Gemma 3: five layers with a window to one without, each kind with a rotary base of its own, and norms of queries
-//! and keys.
+//! Gemma 3: five layers with a window for each layer without one, a rotary base for each of these two kinds, and
+//! norms of queries and keys.
 //!
-//! Gemma team, arXiv 2503.19786; weights by the names of `Gemma3ForCausalLM` in [`modeling_gemma3.py`]: the text
-//! model alone.
+//! Gemma team, arXiv 2503.19786; weights by the names of `Gemma3ForCausalLM` in [`modeling_gemma3.py`]. Only the text
+//! model is read.
 //!
 //! [`modeling_gemma3.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma3
 
@@ -17,7 +17,7 @@ use crate::style::{Positions, QkNorm, Style};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Hugging Face's")]
 pub struct Gemma3Config {
-    /// Its rotary embedding is that of layers that see all tokens.
+    /// The common keys. The rotary embedding is that of layers that see all tokens.
     #[serde(flatten)]
     pub common: Common,
     /// The rotary embedding of layers with a window.
@@ -28,7 +28,7 @@ pub struct Gemma3Config {
 
 impl Family for Gemma3Config {
     const CLASSES: &'static [&'static str] = &["Gemma3ForCausalLM", "Gemma3TextModel"];
-    // Its program takes `attn_logit_softcapping` and does not apply it, so that a cap of scores is refused.
+    // The authors' program reads `attn_logit_softcapping` but does not apply it, so a cap of scores is refused here.
     const READS: &'static [&'static str] = &[
         "sliding_window",
         "sliding_window_pattern",
@@ -45,7 +45,7 @@ impl Family for Gemma3Config {
             rope_theta: 1_000_000.0,
             ..gemma2::DEFAULTS
         };
-        // A `type` beside the `rope_type` that is there by default is read by transformers 4 and not by 5.
+        // transformers 4 reads a `type` beside the default `rope_type`, and transformers 5 does not.
         if let Some(kind) =
             keys.get("rope_scaling").filter(|map| map.get("rope_type").is_none()).and_then(|map| map.get("type"))
         {
@@ -76,7 +76,7 @@ impl Family for Gemma3Config {
 
     fn style(&self) -> Style {
         Style {
-            // Of all published configurations this is the length after scaling.
+            // In all published configurations this is the length after stretching.
             max_positions: self.common.max_position_embeddings,
             qk_norm: QkNorm::Head,
             positions: Positions::Rotary(vec![self.common.rope.clone(), self.sliding_rope.clone()]),

@@ -1,8 +1,8 @@
-//! Gemma 4 without experts: layers that see all tokens have longer heads than those with a window, and values may be
-//! their keys; values are normalised, and a layer multiplies its sum by a number. E2B and E4B have embeddings by
-//! layer, and their last layers read the keys and values of earlier ones.
+//! Gemma 4 without experts: layers that see all tokens have longer heads than those with a window, and their values
+//! may be their keys. Values are normalised, and a layer multiplies its output by a number. E2B and E4B have
+//! embeddings by layer, and their last layers read the keys and values of earlier ones.
 //!
-//! Weights by the names of `Gemma4ForCausalLM` in [`modeling_gemma4.py`]: the text model alone.
+//! Weights by the names of `Gemma4ForCausalLM` in [`modeling_gemma4.py`]. Only the text model is read.
 //!
 //! [`modeling_gemma4.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma4
 
@@ -22,7 +22,8 @@ use crate::style::{ByLayer, Names, Norm, Positions, QkNorm, Role, Style, Values}
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Hugging Face's")]
 pub struct Gemma4Config {
-    /// Its heads are those of layers with a window, its rotary embedding that of layers that see all tokens.
+    /// The common keys. The heads are those of layers with a window, and the rotary embedding is that of layers that
+    /// see all tokens.
     #[serde(flatten)]
     pub common: Common,
     /// The rotary embedding of layers with a window.
@@ -30,7 +31,7 @@ pub struct Gemma4Config {
     pub global_head_dim: usize,
     pub num_global_key_value_heads: usize,
     pub attention_k_eq_v: bool,
-    /// 0 for none.
+    /// The length of a layer's vector in the embeddings by layer; 0 if there are none.
     pub hidden_size_per_layer_input: usize,
     pub num_kv_shared_layers: usize,
     pub use_double_wide_mlp: bool,
@@ -69,7 +70,7 @@ const DEFAULTS: Defaults =
     Defaults { vocab_size: 262144, max_position_embeddings: 131072, num_hidden_layers: 30, ..gemma2::DEFAULTS };
 
 impl Gemma4Config {
-    /// Heads of layers that see all tokens.
+    /// The heads of layers that see all tokens.
     fn global(&self) -> HeadShape {
         let kv_heads = self.num_global_key_value_heads;
         HeadShape { heads: self.common.num_attention_heads, kv_heads, head_dim: self.global_head_dim }
@@ -92,7 +93,7 @@ impl Family for Gemma4Config {
         let common = Common::with_rope(keys, &DEFAULTS, global_rope)?;
         let layers = common.num_hidden_layers;
         let mut windows = Windows::read(keys, layers, Some(512), |layer| !(layer + 1).is_multiple_of(6))?;
-        // Whatever the list says, the last layer sees all tokens.
+        // The last layer sees all tokens, whatever the list says.
         windows.window_layers.last_mut().into_iter().for_each(|windowed| *windowed = false);
         let attention_k_eq_v = keys.flag("attention_k_eq_v")?.unwrap_or(false);
         let kv = keys.size(&["num_global_key_value_heads"])?.filter(|_| attention_k_eq_v);
@@ -136,7 +137,7 @@ impl Family for Gemma4Config {
             ConfigError::Unsupported { key, value, why } if key == "head_dim" => unsupported(dim_key, value, why),
             other => other,
         })?;
-        // Such a layer would be one that sees all tokens, but for its heads.
+        // A layer with a window of all positions would differ from one that sees all tokens only in its heads.
         let (window, most) = (self.gemma.windows.sliding_window, self.common.max_position_embeddings);
         if let Some(window) = window.filter(|window| *window >= most) {
             return Err(unsupported("sliding_window", window, format!("below max_position_embeddings = {most}")));
@@ -186,13 +187,13 @@ impl Family for Gemma4Config {
     }
 }
 
-/// The layer whose keys and values `layer` reads if it is one of the last `shared` layers, which have none: the last
-/// layer before these that sees as far.
+/// The layer whose keys and values `layer` reads, if `layer` is one of the last `shared` layers, which have none of
+/// their own. It is the last layer before these that also has a window, or has none, like `layer`.
 fn source(windowed: &[bool], shared: usize, layer: usize) -> Option<usize> {
     windowed[..windowed.len().saturating_sub(shared)].iter().rposition(|own| *own == windowed[layer])
 }
 
-/// Refuses what other models of this type compute.
+/// Refuses settings with which other models of this type are computed differently.
 fn refuse(keys: &Keys) -> Result<(), ConfigError> {
     if keys.flag("enable_moe_block")? == Some(true) {
         return Err(unsupported("enable_moe_block", true, experts::refused(keys)));
@@ -203,7 +204,7 @@ fn refuse(keys: &Keys) -> Result<(), ConfigError> {
     if let Some(scaling) = keys.get("rope_scaling") {
         return Err(unsupported("rope_scaling", scaling, "only null: rope_parameters by type of layer"));
     }
-    // Pictures may see what comes after them; a text has none.
+    // This setting lets pictures see tokens after them; a text has no pictures.
     match keys.get("use_bidirectional_attention") {
         Some(value) if value != "vision" => {
             Err(unsupported("use_bidirectional_attention", value, "only null and vision"))
@@ -212,7 +213,7 @@ fn refuse(keys: &Keys) -> Result<(), ConfigError> {
     }
 }
 
-/// The rotary embeddings of layers that see all tokens, and of those with a window.
+/// The rotary embeddings of layers that see all tokens and of layers with a window, in this order.
 fn ropes(keys: &Keys) -> Result<[RopeConfig; 2], ConfigError> {
     let kinds = &["default", "proportional"];
     let defaults = RopeDefaults { kinds, rope_theta: None, partial_rotary_factor: Some(1.0), ..DEFAULTS.rope(keys)? };
@@ -225,15 +226,15 @@ fn ropes(keys: &Keys) -> Result<[RopeConfig; 2], ConfigError> {
         return Ok([of(RopeScaling::Proportional { factor: 1.0 }, 1e6, 0.25), of(RopeScaling::None, 1e4, 1.0)]);
     }
     let mut ropes = RopeConfig::by_layer(keys, &[defaults.beside(keys, "rope_theta")?; 2])?;
-    // Its program reads the share of the latter kind alone.
+    // The authors' program reads the share of turning coordinates only for the kind `proportional`.
     for rope in ropes.iter_mut().filter(|rope| rope.rope_scaling == RopeScaling::None) {
         rope.partial_rotary_factor = 1.0;
     }
     Ok(ropes)
 }
 
-/// The length and number of key/value heads of layers that see all tokens, as `per_layer_config` has them: what
-/// transformers 5 writes in the place of `global_head_dim` and `num_global_key_value_heads`.
+/// The length and the number of the key/value heads of layers that see all tokens, from `per_layer_config`, which
+/// transformers 5 writes in place of `global_head_dim` and `num_global_key_value_heads`.
 fn by_layer(keys: &Keys, common: &Common, windowed: &[bool]) -> Result<Option<(usize, usize)>, ConfigError> {
     let key = "per_layer_config";
     let Some(all) = keys.read(key, "an object", Value::as_object)? else { return Ok(None) };

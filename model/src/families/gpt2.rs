@@ -65,7 +65,7 @@ impl Family for Gpt2Config {
     const CLASSES: &'static [&'static str] = &["GPT2LMHeadModel", "GPT2Model"];
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
-        // Its program reads the common name of a size last, so that it counts.
+        // The authors' program reads the common name of a size last, so this name counts.
         let n_embd = keys.size(&["hidden_size", "n_embd"])?.unwrap_or(768);
         Ok(Gpt2Config {
             vocab_size: keys.size(&["vocab_size"])?.unwrap_or(50257),

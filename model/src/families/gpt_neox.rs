@@ -1,8 +1,8 @@
-//! GPT-NeoX, and Pythia with it: attention and MLP in parallel, partial rotary positions, an untied head.
+//! GPT-NeoX and Pythia: attention and MLP in parallel, partial rotary positions, an untied head.
 //!
 //! Black et al., arXiv 2204.06745, and Biderman et al., arXiv 2304.01373; weights by the names of
-//! `GPTNeoXForCausalLM` in [`modeling_gpt_neox.py`]. Queries, keys and values are published as one matrix in which
-//! those of a head lie together.
+//! `GPTNeoXForCausalLM` in [`modeling_gpt_neox.py`]. Queries, keys and values are published as one matrix, in which
+//! the query, key and value of a head lie together.
 //!
 //! [`modeling_gpt_neox.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt_neox
 
@@ -66,7 +66,8 @@ impl Family for GptNeoXConfig {
             partial_rotary_factor: Some(keys.number("rotary_pct")?.unwrap_or(0.25)),
             ..Defaults::LLAMA
         };
-        // Some programs write the base and the share by their common names, too, which its own does not read.
+        // Some programs also write the base and the share under their common names, which the authors' program does
+        // not read.
         for (key, own, used) in [
             ("rope_theta", "rotary_emb_base", Some(defaults.rope_theta)),
             ("partial_rotary_factor", "rotary_pct", defaults.partial_rotary_factor),

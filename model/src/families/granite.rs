@@ -1,4 +1,4 @@
-//! Granite: LLaMA whose embedding, scores, sums and logits have public factors.
+//! Granite: LLaMA with public factors for embeddings, scores, logits and what is added to the residual stream.
 //!
 //! IBM, "Granite 3.0 Language Models", 2024; weights by the names of `GraniteForCausalLM` in [`modeling_granite.py`].
 //!
@@ -16,13 +16,13 @@ use crate::style::Style;
 pub struct GraniteConfig {
     #[serde(flatten)]
     pub common: Common,
-    /// Embeddings come times this.
+    /// The factor of embeddings.
     pub embedding_multiplier: f32,
-    /// What attention and MLP add to the residual stream comes times this.
+    /// The factor of what attention and MLP add to the residual stream.
     pub residual_multiplier: f32,
-    /// The factor of scores, in the place of 1 / sqrt(head_dim).
+    /// The factor of scores, in place of 1 / sqrt(head_dim).
     pub attention_multiplier: f32,
-    /// Logits are divided by this.
+    /// The number by which logits are divided.
     pub logits_scaling: f32,
     pub attention_bias: bool,
     pub mlp_bias: bool,

@@ -1,4 +1,4 @@
-//! Granite with windows, rotary bases by layer, and a sink in every head.
+//! Granite with windows, a rotary base for each layer, and a sink in every head.
 //!
 //! IBM, 2026; weights by the names of `GraniteSWAForCausalLM` in [`modeling_granite_swa.py`].
 //!
@@ -21,7 +21,7 @@ pub struct GraniteSwaConfig {
     pub granite: GraniteConfig,
     #[serde(flatten)]
     pub windows: Windows,
-    /// The rotary base of every layer; 0 for none.
+    /// The rotary base of every layer; 0 for a layer without rotary embedding.
     pub layer_rope_theta: Vec<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Mistral: LLaMA with a window in every layer, or none.
+//! Mistral: LLaMA with a window in every layer, or in no layer.
 //!
 //! Jiang et al., arXiv 2310.06825; weights by the names of `MistralForCausalLM` in [`modeling_mistral.py`].
 //!

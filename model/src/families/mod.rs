@@ -1,10 +1,11 @@
-//! The families of models, each in a file: its `config.json`, and how the decoder computes it.
+//! The families of models. Each is a file that says how to read a `config.json` of the family, and how the decoder
+//! computes the model.
 
 use crate::config::{ConfigError, Keys};
 use crate::style::Style;
 
-/// Hands all families to the macro `$with`. A line here, with a family's file, its name, its configuration and its
-/// `model_type`, is all that makes it known.
+/// Hands all families to the macro `$with`. A family becomes known by a line here, with its file, its name, its
+/// configuration and its `model_type`.
 macro_rules! families {
     ($with:ident) => {
         $with! {
@@ -36,7 +37,7 @@ macro_rules! families {
 
 pub(crate) use families;
 
-/// Declares the files.
+/// Declares the files of the families as modules.
 macro_rules! modules {
     ($($module:ident, $name:ident, $config:ident, $tag:literal;)+) => {
         $(pub(crate) mod $module;)+
@@ -45,7 +46,7 @@ macro_rules! modules {
 
 families!(modules);
 
-/// A configuration: all that both parties must know of a model, read from its `config.json`.
+/// The configuration of a family: everything that both parties must know of a model, read from its `config.json`.
 pub(crate) trait Family: Sized {
     /// Names in `architectures`, the first of which is that of the language model.
     const CLASSES: &'static [&'static str];
@@ -54,12 +55,13 @@ pub(crate) trait Family: Sized {
     /// [`foreign`](crate::config::foreign).
     const READS: &'static [&'static str] = &[];
 
-    /// Reads the configuration. A value that is not supported is refused by key and value.
+    /// Reads the configuration. The error for a value that is not supported names key and value.
     fn parse(keys: &Keys) -> Result<Self, ConfigError>;
 
-    /// Refuses sizes that are not safe to multiply, and numbers that make no model. A peer may have sent them.
+    /// Refuses sizes that are not safe to multiply, and numbers that do not describe a model. A peer may have sent
+    /// the configuration.
     fn check(&self) -> Result<(), ConfigError>;
 
-    /// The sizes of a configuration that was [checked](Family::check), its tensors, and how the decoder computes it.
+    /// The sizes and the tensors of a [checked](Family::check) configuration, and how the decoder computes it.
     fn style(&self) -> Style;
 }

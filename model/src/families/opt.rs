@@ -14,7 +14,7 @@ use crate::config::{
 };
 use crate::style::{Names, Positions, Role, Style};
 
-/// The row of the first position: the rows before it are of no use.
+/// The row of the first position. The rows before it are not used.
 const OFFSET: usize = 2;
 
 /// PyTorch's default, which no configuration changes.
@@ -64,7 +64,7 @@ impl Family for OptConfig {
 
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
         let or = |key: &str, default| Ok(keys.size(&[key])?.unwrap_or(default));
-        // OPT-350m normalises after its blocks; nobody has published the other variants.
+        // OPT-350m normalises after its blocks. The other variants were never published.
         for (key, only) in [
             ("do_layer_norm_before", true),
             ("enable_bias", true),

@@ -1,4 +1,4 @@
-//! Qwen2 and Qwen2.5: LLaMA with biases of queries, keys and values, and on request a window in later layers.
+//! Qwen2 and Qwen2.5: LLaMA with biases of queries, keys and values, and optionally a window in later layers.
 //!
 //! Yang et al., arXiv 2407.10671; weights by the names of `Qwen2ForCausalLM` in [`modeling_qwen2.py`].
 //!

@@ -1,4 +1,4 @@
-//! Qwen3: LLaMA with an RMS norm of every head of queries and keys, and on request a window in later layers.
+//! Qwen3: LLaMA with an RMS norm of every head of queries and keys, and optionally a window in later layers.
 //!
 //! Yang et al., arXiv 2505.09388; weights by the names of `Qwen3ForCausalLM` in [`modeling_qwen3.py`].
 //!

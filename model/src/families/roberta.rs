@@ -1,4 +1,4 @@
-//! RoBERTa that classifies a text or fills a mask: a BERT whose positions begin behind that of padding.
+//! RoBERTa that classifies a text or fills a mask: a BERT whose positions begin after the id of padding.
 //!
 //! Liu et al., arXiv 1907.11692; weights by the names of `RobertaForSequenceClassification` and
 //! `RobertaForMaskedLM` in [`modeling_roberta.py`].
@@ -15,10 +15,10 @@ use crate::style::{Masked, Names, Positions, Stored, Style};
 /// `config.json` of a RoBERTa.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RobertaConfig {
-    /// What it has in common with BERT.
+    /// The keys that RoBERTa has in common with BERT.
     #[serde(flatten)]
     pub body: BertConfig,
-    /// The id of padding, behind whose row the positions begin.
+    /// The id of padding. The rows of positions begin after the row of this number.
     pub pad_token_id: usize,
 }
 
@@ -34,7 +34,7 @@ impl Family for RobertaConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         self.body.check()?;
-        // One position at least is left.
+        // At least one position must be left.
         let limit = self.body.max_position_embeddings;
         match self.pad_token_id {
             pad if pad < limit - 1 => Ok(()),
@@ -63,7 +63,7 @@ impl Family for RobertaConfig {
             positions: Positions::Learned { offset },
             ..bert
         };
-        // Its program has this activation, whatever the configuration says.
+        // The authors' program has this activation here, whatever the configuration says.
         let masked = Masked { activation: Activation::GeluErf, norm: "lm_head.layer_norm", bias: "lm_head.bias" };
         style.or_masked("lm_head.dense", "lm_head.decoder", masked)
     }

@@ -1,4 +1,4 @@
-//! SmolLM3: LLaMA of which every fourth layer has no rotary positions.
+//! SmolLM3: LLaMA in which every fourth layer has no rotary positions.
 //!
 //! Bakouch et al., "SmolLM3: smol, multilingual, long-context reasoner", 2025; weights by the names of
 //! `SmolLM3ForCausalLM` in [`modeling_smollm3.py`].
@@ -20,7 +20,7 @@ use crate::style::Style;
 pub struct SmolLm3Config {
     #[serde(flatten)]
     pub common: Common,
-    /// Which layers have rotary positions. The published name says the opposite.
+    /// Whether each layer has rotary positions. The published name says the opposite.
     pub no_rope_layers: Vec<bool>,
     #[serde(flatten)]
     pub windows: Windows,
@@ -49,7 +49,7 @@ impl Family for SmolLm3Config {
         let common = Common::read(keys, &defaults)?;
         let layers = common.num_hidden_layers;
         let no_rope_layers = turning_layers(keys, layers)?;
-        // A window without `use_sliding_window` is none.
+        // Without `use_sliding_window`, a stated window does not apply.
         let windows = keys.flag("use_sliding_window")?.unwrap_or(false);
         let sliding_window = keys.size(&["sliding_window"])?.filter(|_| windows);
         let windowed = |layer: usize| sliding_window.is_some() && !no_rope_layers[layer];
@@ -81,7 +81,7 @@ impl Family for SmolLm3Config {
     }
 }
 
-/// Which layers have rotary positions: those with a 1 in `no_rope_layers`, or all but every
+/// Which layers have rotary positions: those with a 1 in `no_rope_layers`, or else all layers except every
 /// `no_rope_layer_interval`th.
 fn turning_layers(keys: &Keys, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(list) = keys.read("no_rope_layers", "a list of 0 and 1", Value::as_array)? else {

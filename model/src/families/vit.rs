@@ -13,10 +13,10 @@ use crate::config::{Activation, ConfigError, Keys, MAX_WIDTH, size, unsupported}
 use crate::image::{CHANNELS, ImageShape};
 use crate::style::{Encoder, Names, Norms, Role, Stored, Style};
 
-/// Most pixels of a side: a client makes as many for a shape that a server states.
+/// The largest number of pixels of a side. It bounds the images that a client makes for a shape that a server states.
 const MAX_SIDE: usize = 1 << 11;
 
-/// `config.json` of a ViT; fields have their published names, but for the labels.
+/// `config.json` of a ViT; fields have their published names, except for the labels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Hugging Face's")]
 pub struct VitConfig {
@@ -29,9 +29,9 @@ pub struct VitConfig {
     pub hidden_act: Activation,
     pub layer_norm_eps: f32,
     pub qkv_bias: bool,
-    /// Names of the classes, those of `id2label`.
+    /// The names of the classes, from `id2label`.
     pub labels: Vec<String>,
-    /// Whether each class is found or not by itself: the values of `problem_type` say so.
+    /// Whether each class is decided by itself, as `problem_type` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub multi_label: bool,
 }
@@ -41,7 +41,7 @@ impl VitConfig {
         ImageShape { side: self.image_size, patch: self.patch_size }
     }
 
-    /// The BERT of its sizes, which reads a token for each of its patches.
+    /// A BERT with the same sizes, which reads a token for each patch.
     fn bert(&self) -> BertConfig {
         BertConfig {
             vocab_size: 1,
@@ -123,7 +123,7 @@ impl Family for VitConfig {
                 ],
                 qkv: "attention.attention.{query,key,value}",
                 norm: "vit.layernorm",
-                // A pooler that classes do not read, and the patch of a masked training.
+                // A pooler that the head of classes does not read, and the mask patch of a training with masks.
                 buffers: &[("pooler.", Stored::Unused), ("embeddings.mask_token", Stored::Unused)],
                 ..bert.names
             },

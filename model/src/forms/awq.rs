@@ -1,8 +1,8 @@
-//! AWQ: what AutoAWQ writes for its product `gemm`.
+//! AWQ: the files that AutoAWQ writes for its kernel `gemm`.
 //!
-//! Of a matrix of (outputs, inputs), `qweight` (I32) has integers of (inputs, outputs) and `qzeros` (I32) those that
-//! stand for 0, of (groups, outputs): eight neighbours of a row in a word, at the places of [`PLACES`]; `scales` has
-//! the scales of (groups, outputs).
+//! For a matrix of shape (outputs, inputs), `qweight` (I32) has its integers, (inputs, outputs). `qzeros` (I32) has
+//! the integers that stand for 0, (groups, outputs). In both, eight neighbours of a row share a word, at the places
+//! of [`PLACES`]. `scales` has the scales, (groups, outputs).
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! bitsandbytes: matrices of 8 bits, and of 4 bits as `nf4` or `fp4`.
 //!
-//! Of 8 bits, `weight` (I8) has the integers and `SCB` (F32) the largest magnitude of every output, which stands for
-//! 127. Of 4 bits, `weight` (U8) has two entries a byte, the first in the upper half, each the place of a number in
-//! `quant_map`; `absmax` has the scale of every block of neighbours, a line going on in the next. Scales may be bytes
-//! themselves: places in `nested_quant_map`, whose numbers have scales and an offset of their own. `quant_state…` is
-//! the JSON of the rest.
+//! With 8 bits, `weight` (I8) has the integers, and `SCB` (F32) has the largest magnitude of every output, for which
+//! the integer 127 stands. With 4 bits, `weight` (U8) has two entries a byte, the first in the upper half. An entry
+//! is the index of a number in `quant_map`. `absmax` has the scale of every block of neighbours, and a block may go
+//! on from one line to the next. Scales may be bytes themselves: indices into `nested_quant_map`, whose numbers have
+//! scales and an offset of their own. `quant_state…` has further settings as JSON.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::CheckpointError;
 use crate::config::{ConfigError, Keys};
 use crate::mapping::{Number, Piece};
 
-/// What an entry of 8 bits is multiplied by after its scale.
+/// The factor by which an entry of 8 bits is multiplied after its scale.
 const OF_127: f32 = 1.0 / 127.0;
 
-/// Ends of the names of states of 4 bits.
+/// The ends of the names of the tensors `quant_state…` with 4 bits.
 const STATES: [&str; 2] = [".weight.quant_state.bitsandbytes__nf4", ".weight.quant_state.bitsandbytes__fp4"];
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
     }
 }
 
-/// What the JSON of a state says.
+/// The JSON of a tensor `quant_state…`.
 #[derive(Deserialize)]
 struct State {
     blocksize: usize,
@@ -66,7 +66,7 @@ impl Form for BitsAndBytes {
     }
 }
 
-/// A matrix of 4 bits an entry.
+/// A matrix with 4 bits for an entry.
 #[derive(Debug)]
 struct Fours {
     shape: [usize; 2],
@@ -74,15 +74,15 @@ struct Fours {
     codes: Piece,
     map: Floats,
     scales: Scales,
-    /// Entries of a block.
+    /// The number of entries in a block.
     block: usize,
 }
 
-/// Scales of blocks.
+/// The scales of blocks.
 #[derive(Debug)]
 enum Scales {
     Floats(Floats),
-    /// Each a number of `map` times the scale of a block of them, and more by `offset`.
+    /// Each scale is a number of `map`, times the scale of its block of scales, plus `offset`.
     Nested {
         codes: Piece,
         map: Floats,

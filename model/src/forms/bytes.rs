@@ -9,7 +9,7 @@ use super::parts::{Floats, Part};
 use crate::CheckpointError;
 use crate::mapping::{Number, Piece};
 
-/// What each byte stands for.
+/// The number that each byte stands for.
 type Table = [f32; 256];
 
 static SIGNED: LazyLock<Table> = LazyLock::new(|| std::array::from_fn(|byte| f32::from(byte as u8 as i8)));
@@ -27,7 +27,7 @@ fn e4m3(byte: u8) -> f32 {
     if byte < 0x80 { magnitude } else { -magnitude }
 }
 
-/// Bytes, and what they stand for.
+/// Bytes, and the numbers that they stand for.
 #[derive(Debug)]
 pub(super) struct Codes {
     piece: Piece,
@@ -48,17 +48,17 @@ impl Codes {
     }
 }
 
-/// A matrix with the entries (byte - zero) scale factor, in the type of the scale.
+/// A matrix with the entries (byte - zero) * scale * factor, in the type of the scale.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// Outputs and inputs.
+    /// The numbers of outputs and inputs.
     shape: [usize; 2],
     codes: Codes,
     zeros: Option<Codes>,
     scales: Floats,
-    /// Outputs and inputs of a block.
+    /// The numbers of outputs and inputs of a block.
     block: [usize; 2],
-    /// Blocks side by side.
+    /// The number of blocks side by side.
     width: usize,
     factor: f32,
 }

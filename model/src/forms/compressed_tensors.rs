@@ -1,10 +1,11 @@
-//! compressed-tensors: what LLM Compressor writes.
+//! compressed-tensors: the files that LLM Compressor writes.
 //!
-//! `int-quantized`, `float-quantized` and `naive-quantized` have a byte an entry in `weight` (I8 or F8_E4M3), and
-//! `weight_scale` for all, for every output, group or block, perhaps with `weight_zero_point`. `pack-quantized` has
-//! integers of 4 or 8 bits in `weight_packed` (I32), neighbours of a row in a word, with scales of (outputs, groups);
-//! the zeros are packed with neighbours of a column in a word. Packed integers are larger by half their range. A
-//! group of matrices may have a format of its own; which matrices are packed, their tensors say.
+//! `int-quantized`, `float-quantized` and `naive-quantized` have a byte for each entry in `weight` (I8 or F8_E4M3).
+//! `weight_scale` has one scale for the matrix, or one for every output, group or block, and `weight_zero_point` may
+//! have zeros for them. `pack-quantized` has integers of 4 or 8 bits in `weight_packed` (I32), where neighbours of a
+//! row share a word, with scales of (outputs, groups). Its zeros are packed too, but there neighbours of a column
+//! share a word. Packed integers are larger by half their range. A group of matrices may have a format of its own.
+//! The tensors of a matrix show whether it is packed.
 
 use std::sync::Arc;
 
@@ -16,14 +17,15 @@ use super::{Form, Packed, Parts, bits, block, group_size, refused};
 use crate::CheckpointError;
 use crate::config::{ConfigError, Keys};
 
-/// One scheme at most for packed matrices, and one for those of bytes. Without any, the cache alone is in few bits.
+/// The schemes of a configuration: at most one for packed matrices, and at most one for matrices of bytes. Without
+/// either, only the cache is in few bits.
 #[derive(Debug, Default)]
 struct Schemes {
     packed: Option<Scheme>,
     bytes: Option<Scheme>,
 }
 
-/// How matrices are stored.
+/// How the matrices of a scheme are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Packed { bits: u32, group_size: Option<usize> },
@@ -31,7 +33,7 @@ enum Scheme {
 }
 
 pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
-    // A rotation between layers, or integers of which some are left out.
+    // These keys mean a rotation between layers, or integers of which some are left out.
     for key in ["transform_config", "sparsity_config"] {
         let is_empty = |format: &serde_json::Value| format.as_object().is_some_and(serde_json::Map::is_empty);
         let dense = |format: &serde_json::Value| format.get("format").is_some_and(|format| format == "dense");
@@ -100,7 +102,7 @@ impl Form for Schemes {
                 let codes = Integers::new(packed, bits, [outputs, inputs], Axis::Row)?;
                 let groups = inputs.div_ceil(group_size.unwrap_or(inputs).max(1));
                 let (scale, width) = match &scale.shape[..] {
-                    // One for all: every output reads the first.
+                    // One scale serves all outputs: every output reads the first.
                     [] | [1] if groups == 1 => (scale, 0),
                     _ => (scale.shaped(&[outputs, groups])?, groups),
                 };
@@ -121,7 +123,7 @@ impl Form for Schemes {
             (None, Some(Scheme::Bytes { dtype, block })) => {
                 Ok(Arc::new(Blocks::new(parts.need(".weight")?, dtype, (scale, zeros), block)?))
             }
-            // No group of the configuration says how.
+            // No group of the configuration says how the matrix is stored.
             _ => Err(scale.wrong("of a scheme that config.json has")),
         }
     }

@@ -1,5 +1,6 @@
-//! FP8: `weight` (F8_E4M3) with a scale a block beside it, `weight_scale_inv`, as DeepSeek and Qwen publish, or one
-//! scale for all, `weight_scale`, as AutoFP8 writes. An entry is its number times the scale; in spite of the name.
+//! FP8: `weight` (F8_E4M3), with a scale for each block in `weight_scale_inv`, as DeepSeek and Qwen publish, or with
+//! one scale for the matrix in `weight_scale`, as AutoFP8 writes. An entry is its number times the scale, in spite of
+//! the name `weight_scale_inv`.
 
 use std::sync::Arc;
 

@@ -1,9 +1,10 @@
-//! GPTQ: what AutoGPTQ and GPTQModel write.
+//! GPTQ: the files that AutoGPTQ and GPTQModel write.
 //!
-//! Of a matrix of (outputs, inputs), `qweight` (I32) has integers of (inputs, outputs), neighbours of a column in a
-//! word; `qzeros` (I32) those that stand for 0, of (groups, outputs), neighbours of a row in a word; `scales` the
-//! scales of (groups, outputs); `g_idx` (I32) the group of every input. Files of the first version (`gptq`) have each
-//! zero less 1: their words were made by one subtraction, so one addition takes it back.
+//! For a matrix of shape (outputs, inputs), `qweight` (I32) has its integers, (inputs, outputs), where neighbours of
+//! a column share a word. `qzeros` (I32) has the integers that stand for 0, (groups, outputs), where neighbours of a
+//! row share a word. `scales` has the scales, (groups, outputs), and `g_idx` (I32) the group of every input. In files
+//! of the first version (`gptq`) each zero is smaller by 1. A single subtraction from each word made it so, and a
+//! single addition takes it back.
 
 use std::sync::Arc;
 
@@ -16,11 +17,11 @@ use crate::config::{ConfigError, Keys};
 struct Gptq {
     bits: u32,
     group_size: Option<usize>,
-    /// What is added to a word of zeros.
+    /// The number that is added to each word of zeros.
     plus: u32,
 }
 
-/// What a rule says of how a matrix was rounded, and not of how it is stored.
+/// Keys of a rule that say how a matrix was rounded, but not how it is stored.
 const UNREAD: [&str; 5] = ["desc_act", "sym", "mse", "damp_percent", "static_groups"];
 
 pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
@@ -35,8 +36,8 @@ pub(super) fn read(keys: &Keys) -> Result<Box<dyn Form>, ConfigError> {
         None | Some("int32") => {}
         Some(other) => return Err(refused("pack_dtype", other, "only int32")),
     }
-    // Rules for single matrices. One that leaves matrices out (`-:`) shows in their tensors, and others may repeat
-    // what holds for all.
+    // These are rules for single matrices. A rule that leaves matrices out (`-:`) shows in the tensors of these.
+    // Other rules may only repeat the settings for all matrices.
     let rules = keys.read("dynamic", "an object", serde_json::Value::as_object)?;
     for (name, rule) in rules.into_iter().flatten().filter(|(name, _)| !name.starts_with("-:")) {
         let repeats = |(key, value): (&String, _)| UNREAD.contains(&key.as_str()) || keys.get(key) == Some(value);
@@ -58,7 +59,7 @@ impl Form for Gptq {
         let inputs = rows.saturating_mul(Integers::per(self.bits));
         let list = parts.take(".g_idx");
         let [groups, _] = scales.axes()?;
-        // Where the groups are listed, their number is that of the scales.
+        // If the groups of inputs are listed, the number of groups is that of the scales.
         let wanted = if list.is_some() { groups } else { inputs.div_ceil(self.group_size.unwrap_or(inputs).max(1)) };
         let scales = scales.shaped(&[wanted, outputs])?.floats()?;
         let codes = Integers::new(weight, self.bits, [inputs, outputs], Axis::Column)?;

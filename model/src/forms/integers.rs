@@ -1,30 +1,30 @@
-//! Integers of 4 or 8 bits in words of 32, with a scale and a zero for every group of inputs.
+//! Integers of 4 or 8 bits in words of 32 bits, with a scale and a zero for every group of inputs.
 
 use super::Packed;
 use super::parts::{Floats, Part};
 use crate::CheckpointError;
 use crate::mapping::{Number, Piece};
 
-/// A table of integers, of which neighbours share a word.
+/// A table of integers, in which neighbours share a word.
 #[derive(Debug)]
 pub(super) struct Integers {
     words: Piece,
     bits: u32,
-    /// Words of a row.
+    /// The number of words in a row.
     width: usize,
     axis: Axis,
     /// A number that is added to every word.
     plus: u32,
 }
 
-/// The neighbours that share a word.
+/// Which neighbours share a word.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Axis {
     /// Neighbours in a column, the first in the lowest bits.
     Column,
     /// Neighbours in a row, the first in the lowest bits.
     Row,
-    /// Neighbours in a row, at these places from the lowest bits.
+    /// Neighbours in a row, at these places, counted from the lowest bits.
     Placed(&'static [u8; 8]),
 }
 
@@ -45,20 +45,20 @@ impl Integers {
         Ok(Integers { words, bits, width: shape[1], axis, plus: 0 })
     }
 
-    /// The table with `plus` added to every word, where a carry goes to the next integer.
+    /// The table with `plus` added to every word. A carry goes on to the next integer in the word.
     pub(super) fn plus(self, plus: u32) -> Self {
         Integers { plus, ..self }
     }
 
-    /// Integers of a word.
+    /// The number of integers in a word.
     pub(super) fn per(bits: u32) -> usize {
         (32 / bits) as usize
     }
 
-    /// The integer of a row and a column. Panics if there is none.
+    /// The integer in a row and a column. Panics if there is none.
     #[inline(always)]
     fn at(&self, words: &[[u8; 4]], row: usize, column: usize) -> i32 {
-        // Integers of a word are a power of two.
+        // The number of integers in a word is a power of two.
         let per = Integers::per(self.bits);
         let (log, last) = (per.trailing_zeros(), per - 1);
         let (word, place) = match self.axis {
@@ -80,21 +80,21 @@ impl Integers {
 pub(super) enum Zeros {
     /// The same integer everywhere.
     Same(i32),
-    /// Each group has one.
+    /// Each group has an integer of its own.
     Each(Integers),
 }
 
 /// The group of every input.
 #[derive(Debug)]
 pub(super) enum Groups {
-    /// Groups are of so many neighbours.
+    /// Each group consists of this many neighbours.
     Of(usize),
-    /// In any order, and the bytes that say so.
+    /// Groups of inputs in any order: the group of every input, and the bytes that list them.
     Listed(Vec<u32>, Piece),
 }
 
 impl Groups {
-    /// Groups of neighbours, or as `part` lists them, which must be of `groups`.
+    /// Groups of `size` neighbours, or the groups that `part` lists, whose numbers must be below `groups`.
     pub(super) fn new(
         part: Option<Part>,
         inputs: usize,
@@ -116,7 +116,7 @@ impl Groups {
         Ok(if neighbours { Groups::Of(size) } else { Groups::Listed(list, piece) })
     }
 
-    /// The group of an input, and how many inputs from there on are in it at least.
+    /// The group of an input, and a number of inputs, from this one on, that are all in this group.
     fn of(&self, input: usize) -> (usize, usize) {
         match self {
             Groups::Of(size) => (input / size, size - input % size),
@@ -125,18 +125,18 @@ impl Groups {
     }
 }
 
-/// A matrix with the entries (integer - zero) scale, in the type of the scale.
+/// A matrix with the entries (integer - zero) * scale, in the type of the scale.
 #[derive(Debug)]
 pub(super) struct Grouped {
-    /// Outputs and inputs.
+    /// The numbers of outputs and inputs.
     pub(super) shape: [usize; 2],
     pub(super) codes: Integers,
     pub(super) zeros: Zeros,
     pub(super) scales: Floats,
     pub(super) groups: Groups,
-    /// The rows of all tables are those of inputs or of groups of inputs, and else those of outputs.
+    /// Whether the rows of all tables stand for inputs or groups of inputs. Otherwise they stand for outputs.
     pub(super) inputs_first: bool,
-    /// Columns of the scales.
+    /// The number of columns of the scales.
     pub(super) width: usize,
 }
 

@@ -1,8 +1,8 @@
 //! Matrices that other programs stored in few bits.
 //!
-//! `quantization_config` in `config.json` names the form, and a form is a file here with a line in [`FORMS`]. Entries
-//! become numbers when they are read, nowhere else: the numbers that the form's own program makes of them, each
-//! rounded to the type in which that program keeps them. What such a program does to activations is not done.
+//! `quantization_config` in `config.json` names the form. A form is a file here with a line in [`FORMS`]. Entries
+//! become numbers only when they are read. They become the same numbers as in the form's own program, each rounded to
+//! the type in which that program keeps it. If such a program also rounds activations, this is not done here.
 
 mod awq;
 mod bitsandbytes;
@@ -32,22 +32,22 @@ const FORMS: [(&str, Read); 5] = [
     ("bitsandbytes", bitsandbytes::read),
 ];
 
-/// Reads what the configuration says of a form. What is not supported is refused by key and value.
+/// Reads the settings of a form from the configuration. The error for an unsupported setting names key and value.
 type Read = fn(&Keys) -> Result<Box<dyn Form>, ConfigError>;
 
-/// How a checkpoint's matrices are stored, of which the tensors say themselves which they are.
+/// How matrices of a checkpoint are stored. The names of the tensors show which matrices these are.
 pub(crate) trait Form: Debug {
-    /// Ends of names. What stands before one of them in the name of a tensor is the name of a matrix of this form.
+    /// Suffixes. If the name of a tensor ends in one of them, the rest of the name is that of a matrix of this form.
     fn marks(&self) -> &'static [&'static str];
 
-    /// The matrix whose tensors are `parts`. Nothing in them is trusted.
+    /// The matrix whose tensors are `parts`. Nothing in these is trusted.
     fn matrix(&self, parts: &mut Parts) -> Result<Arc<dyn Packed>, CheckpointError>;
 }
 
 /// The keys that may name a form.
 const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
-/// The form that a configuration names, if it names one of another program.
+/// The form of another program that a configuration names, if it names one.
 pub(crate) fn of(keys: &Keys) -> Result<Option<Box<dyn Form>>, ConfigError> {
     if keys.quantization() == Some(Quantization::Int8) {
         return Ok(None);
@@ -71,12 +71,12 @@ pub(crate) fn of(keys: &Keys) -> Result<Option<Box<dyn Form>>, ConfigError> {
     }
 }
 
-/// A key of a form, whose value is refused.
+/// The error for a refused value of a key of a form.
 fn refused(key: &str, value: impl ToString, why: &str) -> ConfigError {
     unsupported(&format!("quantization_config.{key}"), value, why)
 }
 
-/// The key `bits`, which must be one of `known`.
+/// The value of `key`, a number of bits, which must be one of `known`.
 fn bits(keys: &Keys, key: &str, known: &[u32]) -> Result<u32, ConfigError> {
     let bits = keys.size(&[key])?;
     let found = known.iter().find(|known| Some(**known as usize) == bits);
@@ -85,7 +85,7 @@ fn bits(keys: &Keys, key: &str, known: &[u32]) -> Result<u32, ConfigError> {
     found.copied().ok_or_else(|| refused(key, shown(), &format!("{} bits are read", names())))
 }
 
-/// The key `group_size`, `None` where it says or means that a group is a whole line.
+/// The value of `group_size`. `None` if it says or implies that a group is a whole line.
 fn group_size(keys: &Keys) -> Result<Option<usize>, ConfigError> {
     match keys.get("group_size").map(|value| (value, value.as_i64())) {
         None | Some((_, Some(-1))) => Ok(None),
@@ -97,7 +97,7 @@ fn group_size(keys: &Keys) -> Result<Option<usize>, ConfigError> {
     }
 }
 
-/// Two positive sizes, of a block of outputs and inputs.
+/// The value of `key`: two positive sizes, the numbers of outputs and inputs of a block.
 fn block(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>, ConfigError> {
     let sizes = |value: &Value| match value.as_array()?.as_slice() {
         [outputs, inputs] => {
@@ -109,12 +109,12 @@ fn block(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>, ConfigError> {
     keys.read(key, "two sizes of at least 1", sizes)
 }
 
-/// Last parts of the names of tensors that say how scores and cached keys and values were rounded, which are not
-/// rounded here.
+/// The last parts of the names of tensors that say how scores, and cached keys and values, were rounded. Nothing of
+/// this is rounded here.
 const CACHE: [&str; 7] = ["k_scale", "v_scale", "kv_scale", "q_scale", "prob_scale", "k_zero_point", "v_zero_point"];
 
 impl Checkpoint {
-    /// Makes one matrix, called `….weight`, of the tensors of every matrix of the form, and leaves out [`CACHE`].
+    /// Turns the tensors of every matrix of the form into one matrix, called `….weight`, and leaves out [`CACHE`].
     pub(crate) fn unpack(&mut self, form: &dyn Form) -> Result<(), CheckpointError> {
         self.leave(|name| {
             let of_attention = name.split('.').any(|part| ["self_attn", "attn", "attention"].contains(&part));

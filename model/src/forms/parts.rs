@@ -1,4 +1,4 @@
-//! The tensors that make a matrix, and what they must be.
+//! The tensors that make up a matrix, and checks of their shapes and types.
 
 use safetensors::Dtype;
 
@@ -6,7 +6,7 @@ use crate::checkpoint::Entry;
 use crate::mapping::{Number, Piece};
 use crate::{Checkpoint, CheckpointError};
 
-/// The tensors of one matrix, by what stands behind its name.
+/// The tensors of one matrix, by the suffixes that their names have behind the name of the matrix.
 pub(crate) struct Parts<'a> {
     checkpoint: &'a mut Checkpoint,
     matrix: &'a str,
@@ -17,19 +17,19 @@ impl<'a> Parts<'a> {
         Parts { checkpoint, matrix }
     }
 
-    /// Takes a tensor out of the checkpoint, if it is there.
+    /// Takes a tensor out of the checkpoint, if it exists.
     pub(super) fn take(&mut self, suffix: &str) -> Option<Part> {
         let name = format!("{}{suffix}", self.matrix);
         let Entry { dtype, shape, piece, .. } = self.checkpoint.take(&name)?;
         Some(Part { name, dtype, shape, piece })
     }
 
-    /// Takes a tensor that must be there.
+    /// Takes a tensor out of the checkpoint. An error if it does not exist.
     pub(super) fn need(&mut self, suffix: &str) -> Result<Part, CheckpointError> {
         self.take(suffix).ok_or_else(|| CheckpointError::missing(format!("{}{suffix}", self.matrix)))
     }
 
-    /// Takes what says how activations were rounded, which are not rounded here.
+    /// Removes the tensors that say how activations were rounded. Activations are not rounded here.
     pub(super) fn leave(&mut self, suffixes: &[&str]) {
         for suffix in suffixes {
             self.take(suffix);
@@ -46,7 +46,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The tensor, if it has this shape.
+    /// The tensor, if it has the shape `expected`; otherwise an error.
     pub(super) fn shaped(self, expected: &[usize]) -> Result<Self, CheckpointError> {
         if self.shape == expected { Ok(self) } else { Err(self.misshapen(expected)) }
     }
@@ -57,7 +57,7 @@ impl Part {
         CheckpointError::Shape { tensor, expected: expected.to_vec(), got }
     }
 
-    /// The two axes of the tensor.
+    /// The sizes of the two axes of the tensor.
     pub(super) fn axes(&self) -> Result<[usize; 2], CheckpointError> {
         <[usize; 2]>::try_from(&self.shape[..]).map_err(|_| self.misshapen(&[0, 0]))
     }

@@ -1,4 +1,4 @@
-//! Refusals of requests: of public facts alone, and of what the client or the server knows.
+//! Checks of requests: some of public facts only, some of what only one party knows.
 
 use waggle_engine::Engine;
 use waggle_mpcache::{KvCache, PolicySpec};
@@ -8,7 +8,8 @@ use crate::draft::Drafts;
 use crate::image::{ImageShape, MAX_IMAGE_VALUE};
 use crate::{Error, Input, Lengths, ModelSpec};
 
-/// Refuses a generation of nothing ([`Error::Nothing`]) or over more than `limit` positions ([`Error::TooLong`]).
+/// Refuses a generation without a prompt or without tokens to generate ([`Error::Nothing`]) or over more than `limit`
+/// positions ([`Error::TooLong`]).
 pub fn check_lengths(lengths: Lengths, limit: usize) -> Result<(), Error> {
     if lengths.prompt == 0 || lengths.tokens == 0 {
         return Err(Error::Nothing);
@@ -17,7 +18,7 @@ pub fn check_lengths(lengths: Lengths, limit: usize) -> Result<(), Error> {
     if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
 }
 
-/// Refuses padding, of a prompt or of the answers of a conversation, under a policy that would choose among it.
+/// Refuses padding of a prompt, or of the answers of a conversation, under a policy that would choose among padding.
 pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
     if padded && *policy != PolicySpec::default() {
         return Err(Error::PaddedPolicy(policy.to_string()));
@@ -25,7 +26,7 @@ pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses drafts under `policy` unless it `can_roll_back`.
+/// Refuses drafts under `policy` unless generated tokens can be taken back (`can_roll_back`).
 pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bool) -> Result<(), Error> {
     if draft.is_some() && !can_roll_back {
         return Err(Error::DraftPolicy { policy: policy.to_string() });
@@ -33,7 +34,7 @@ pub fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_roll_back: bo
     Ok(())
 }
 
-/// Refuses samplers that need logits where the client learns tokens alone.
+/// Refuses samplers that need logits if the client learns only tokens.
 ///
 /// # Errors
 /// [`Error::NeedsLogits`].
@@ -47,7 +48,7 @@ pub fn check_next(spec: &ModelSpec, reveal: Reveal, next: &Next) -> Result<(), E
     }
 }
 
-/// Refuses what an encoder cannot do.
+/// Refuses options that an encoder does not support.
 pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), Error> {
     let GenerateOptions { tokens, stop_at_eos, pad_answer, ref policy, prefill_chunk, ref padding, draft, .. } =
         *options;
@@ -66,7 +67,7 @@ pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), 
     }
 }
 
-/// Refuses no text, and several texts with a draft or under a policy that is made for one.
+/// Refuses a request for no texts. Refuses several texts with a draft, or under a policy for single texts.
 pub fn check_texts(texts: usize, policy: &PolicySpec, draft: Option<Drafts>) -> Result<(), Error> {
     match texts {
         0 => Err(Error::Nothing),
@@ -77,7 +78,7 @@ pub fn check_texts(texts: usize, policy: &PolicySpec, draft: Option<Drafts>) -> 
     }
 }
 
-/// Refuses a `prompt` of another number of tokens than an image has, for a model that reads images.
+/// For a model that reads images, refuses a `prompt` whose number of tokens is not that of an image.
 pub fn check_image(spec: &ModelSpec, prompt: usize) -> Result<(), Error> {
     match spec.image().map(ImageShape::rows) {
         Some(expected) if prompt != expected => Err(Error::ImageRows { expected, got: prompt }),
@@ -85,8 +86,8 @@ pub fn check_image(spec: &ModelSpec, prompt: usize) -> Result<(), Error> {
     }
 }
 
-/// Refuses an image for a model of texts, the reverse, pixels that no engine takes, and token ids that the model does
-/// not have.
+/// Refuses an image for a model of texts, a text for a model of images, pixels that no engine takes, and token ids
+/// that the model does not have.
 pub fn check_input(spec: &ModelSpec, prompt: Input) -> Result<(), Error> {
     match (spec.image(), prompt.patches) {
         (None, Some(_)) => Err(Error::NoImages),
@@ -100,7 +101,7 @@ pub fn check_input(spec: &ModelSpec, prompt: Input) -> Result<(), Error> {
     }
 }
 
-/// Refuses what does not fit the model after the tokens in `cache`.
+/// Refuses a request that does not fit the model after the tokens in `cache`.
 pub(super) fn check<E: Engine>(
     spec: &ModelSpec,
     prompt: Input,
@@ -132,13 +133,13 @@ pub(super) fn check<E: Engine>(
     }
     let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
     check_lengths(lengths, positions.saturating_sub(before))?;
-    // Padding of an answer comes last in a generation, and before other words in the next turn.
+    // Padding of an answer comes last in a generation, but in the next turn it stands before other words.
     check_padding(options.padding.is_some() || (options.pad_answer && before > 0), &options.policy)?;
     let hidden = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
     if let Some(&tokens) = hidden.into_iter().flatten().find(|tokens| **tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });
     }
-    // Positions are public, and such tokens have none.
+    // Positions are public, and tokens of padding have none.
     for (text, ids) in prompt.ids.unwrap_or_default().chunks(prompt.count.max(1)).enumerate() {
         let padding = hidden.and_then(|hidden| hidden.get(text)).copied().unwrap_or_default();
         let own = &ids[..ids.len() - padding.min(ids.len())];

@@ -1,4 +1,4 @@
-//! What a generation is asked for, and what it gives.
+//! The options, the sources of tokens, the hooks and the result of a generation.
 
 use std::num::NonZeroUsize;
 
@@ -10,40 +10,41 @@ use waggle_mpcache::{Padding, PolicySpec};
 use crate::draft::{Drafts, Guess, filled};
 use crate::{Error, Sampler};
 
-/// The outputs that the client learns of each position.
+/// The outputs that the client learns at each position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reveal {
     /// All logits; the client picks the token.
     #[default]
     Logits,
-    /// One token: the most probable one, or one that was drawn by noise of the client's ([`Sampler::noise`]).
+    /// One token: the most probable one, or one that was drawn with the client's noise ([`Sampler::noise`]).
     Token,
 }
 
 /// The choices that both parties agree on before a generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GenerateOptions {
-    /// Number of tokens to generate; at most this many with `stop_at_eos`.
+    /// The number of tokens to generate. With `stop_at_eos` there may be fewer.
     pub tokens: usize,
     /// The outputs that the client learns.
     pub reveal: Reveal,
-    /// Fractional bits of the logits that it learns.
+    /// Fractional bits of the logits that the client learns.
     pub logit_bits: LogitBits,
-    /// End after an end-of-text token; the server then learns how many tokens there are.
+    /// Whether to end after an end-of-text token. The server then learns how many tokens there are.
     pub stop_at_eos: bool,
-    /// End at the first [`bucket`](crate::bucket) of tokens behind an end-of-text token. The tokens in between stand
-    /// for nothing and are seen by nobody; later turns do not attend to them. The server learns the bucket alone.
+    /// Whether to end only at the first [`bucket`](crate::bucket) of tokens behind an end-of-text token. The tokens
+    /// in between stand for nothing, and nobody sees them. Later turns do not attend to them. The server learns only
+    /// the bucket.
     pub pad_answer: bool,
-    /// Reveal the logits of every position of the prompt too, not only of its last: for evaluation.
+    /// Whether to reveal the logits of every position of the prompt, not only of its last one. For evaluation.
     pub all_positions: bool,
-    /// Which part of the cache a token looks at.
+    /// The cache policy, which decides which part of the cache a token looks at.
     pub policy: PolicySpec,
-    /// Tokens of the prompt that go through the model together; `None` lets memory decide. The result is the same,
-    /// the messages are not.
+    /// The number of tokens of the prompt that go through the model together; `None` lets memory decide. It changes
+    /// the messages, but not the result.
     pub prefill_chunk: Option<NonZeroUsize>,
-    /// The first tokens of the prompt are padding, or of an encoder's texts the last; the client alone passes their
-    /// numbers. Only with the policy `full`.
+    /// Padding: the first tokens of the prompt, or in an encoder the last tokens of its texts. Only the client states
+    /// how many there are. Only with the policy `full`.
     pub padding: Option<Padding>,
     /// Guesses that each pass checks; see [`Drafts`]. Only with policies that can take tokens back.
     pub draft: Option<Drafts>,
@@ -53,54 +54,57 @@ pub struct GenerateOptions {
 pub enum Next<'a> {
     /// From the logits or from the engine's argmax.
     Pick(&'a mut Sampler),
-    /// From the logits or the engine's argmax as well; `guess` says what it may be.
+    /// From the logits or from the engine's argmax, while `guess` guesses tokens ahead.
     Drafted {
         /// Picks each token.
         sampler: &'a mut Sampler,
-        /// Guesses the next ones, for a generation with [`GenerateOptions::draft`].
+        /// Guesses the next tokens, for a generation with [`GenerateOptions::draft`].
         guess: &'a mut dyn Guess,
     },
-    /// From this continuation, to compare engines on one text; tokens beyond its end are picked greedily.
+    /// From this continuation, to compare engines on one text. Tokens beyond its end are picked greedily.
     Forced(&'a [u32]),
     /// A source for each of several texts. Any other source serves all texts in turn.
     Each(Vec<Next<'a>>),
 }
 
-/// A part of the generation, for the ledger and for progress bars.
+/// A step of a generation, for the ledger and for progress bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The prompt goes through the model and the first token comes out.
     Prefill,
-    /// Token number `index` >= 1 comes out of the cached model, and further ones if guesses after it are right.
+    /// Token number `index` >= 1 comes out of the model with its cache, and further tokens if the guesses after it
+    /// are right.
     Decode {
-        /// Index of the first token that this step produces.
+        /// The index of the first token that this step produces.
         index: usize,
-        /// Guesses that this step checks.
+        /// The number of guesses that this step checks.
         drafted: usize,
     },
 }
 
 /// Watches and steers a generation, for its caller. Every method has a default.
 pub trait Hooks<E: Engine> {
-    /// `step` begins: the place to switch the phase of a ledger, and to prepare what the step takes.
+    /// Called when `step` begins: the place to switch the phase of a ledger, and to prepare what the step needs.
     fn begin(&mut self, engine: &mut E, step: Step) -> Result<(), waggle_engine::Error> {
         let _ = (engine, step);
         Ok(())
     }
 
-    /// Fails if no further step is wanted; asked before each.
+    /// Called before each step. Fails if no further step is wanted.
     fn go_on(&mut self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// `done` of `layers` layers of the current step are done; those of a prompt count once for each of its chunks.
+    /// Called when `done` of `layers` layers of the current step are done. The layers of a prompt count once for each
+    /// of its chunks.
     fn layer(&mut self, done: usize, layers: usize) {
         let _ = (done, layers);
     }
 
-    /// A pass with guesses is over and keeps a number of its tokens: from 1, up to all `most`. The client passes its
-    /// own count and tells the server; the server passes `None` and learns it. A plan decides. Without a message, as
-    /// here, it suits an engine that sees the tokens alone.
+    /// Called after a pass with guesses. Returns how many of its tokens are kept, from 1 to `most`. The client passes
+    /// its own number and tells it to the server. The server passes `None` and learns the number. A plan decides the
+    /// number itself. The default sends no message, which is enough for an engine that runs alone and sees the
+    /// tokens.
     fn agree_to_keep(
         &mut self,
         engine: &mut E,
@@ -111,15 +115,15 @@ pub trait Hooks<E: Engine> {
         Ok(kept.unwrap_or(1))
     }
 
-    /// The current step is over, or has given one of several tokens. `token` is known to the client only, and not
-    /// there behind the end of a text. The place to stream text and settle accounts.
+    /// Called when the current step is over, or has given one of several tokens: the place to stream text and settle
+    /// accounts. Only the client knows `token`. After the end of a text it is `None`.
     fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
         let _ = (engine, step, token);
     }
 
-    /// Whether to end here; called after each step but the last, with `stop_at_eos` only, and with `pad_answer` only
-    /// where a bucket is full. The client passes its own decision and tells the server; the server passes `None` and
-    /// learns it.
+    /// Returns whether to end here. Called after each step but the last, only with `stop_at_eos`, and with
+    /// `pad_answer` only where a bucket is full. The client passes its own decision and tells it to the server. The
+    /// server passes `None` and learns the decision.
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
         let _ = engine;
         Ok(stop.unwrap_or(false))
@@ -134,17 +138,17 @@ impl<E: Engine> Hooks<E> for NoHooks {}
 /// The result of a generation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
-    /// Number of tokens generated of each text; public. With `pad_answer` the client has fewer.
+    /// The number of tokens generated of each text. Public. With `pad_answer` the client may have fewer ids.
     pub count: usize,
-    /// Their ids, text by text; empty on the server and in a plan.
+    /// The ids of these tokens, text by text. Empty on the server and in a plan.
     pub tokens: Vec<u32>,
-    /// How many of the ids each text has: a text may end before others do.
+    /// The number of ids of each text: a text may end before other texts do.
     pub lengths: Vec<usize>,
-    /// Logits (positions, vocabulary) of the positions whose successor was generated, on the party that learns
-    /// them, text by text; with `all_positions` of every position that went through the model, prompt first. Guesses
-    /// that were wrong are left out.
+    /// The logits (positions, vocabulary), text by text, on the party that learns them. They are those of the
+    /// positions whose successor was generated, or with `all_positions` those of every position that went through the
+    /// model, prompt first. Wrong guesses are left out.
     pub logits: Option<Array2<f32>>,
-    /// Tokens that each pass after the first one gave; public.
+    /// The number of tokens that each pass after the first one gave. Public.
     pub passes: Vec<usize>,
 }
 
@@ -168,7 +172,7 @@ impl<'n> Next<'n> {
         }
     }
 
-    /// What picks its tokens; `None` if nothing does, or something else for each text.
+    /// The sampler of this source; `None` if it has none, or one for each text.
     pub(super) fn sampler(&mut self) -> Option<&mut Sampler> {
         match self {
             Next::Pick(sampler) | Next::Drafted { sampler, .. } => Some(sampler),

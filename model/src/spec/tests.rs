@@ -38,7 +38,7 @@ fn missing_keys_take_the_defaults_of_transformers() {
     let spec = parse(json!({"architectures": ["LlamaForCausalLM"], "eos_token_id": [7, 9]})).unwrap();
     assert_eq!(spec.eos(), [7, 9]);
     assert!(llama(json!({"eos_token_id": null})).unwrap().eos_token_id.is_empty());
-    // Keys of other architectures at the values where they change nothing.
+    // Keys of other architectures, at values with which they change nothing.
     let neutral = json!({"sliding_window": 8, "use_sliding_window": false, "logit_scale": 1.0, "alibi": false,
         "layer_types": ["full_attention"], "num_experts": 0, "clip_qkv": null, "architectures": ["LlamaForCausalLM"]});
     assert_eq!(llama(neutral).unwrap(), llama(json!({})).unwrap());
@@ -59,7 +59,7 @@ fn rope_is_read_in_old_and_new_style() {
     assert_eq!(llama(json!({"rope_parameters": {"rope_type": "default"}})).unwrap().rope_scaling, RopeScaling::None);
 }
 
-/// `rope_parameters` by type of layer are what older keys say, and may say more.
+/// `rope_parameters` by type of layer say the same as older keys, and may say more.
 #[test]
 fn ropes_of_gemma_3_are_read_in_both_forms() {
     let gemma3 = |keys: Value| {
@@ -72,7 +72,7 @@ fn ropes_of_gemma_3_are_read_in_both_forms() {
     let full = json!({"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5});
     let new = json!({"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}});
     assert_eq!(gemma3(json!({"rope_parameters": new})).unwrap(), old);
-    // Bases that are missing there stand beside, or have their defaults.
+    // Bases that `rope_parameters` do not state are stated beside them, or have their defaults.
     let beside = json!({"rope_theta": 5e5, "rope_local_base_freq": 50.0,
         "rope_parameters": {"full_attention": linear, "sliding_attention": null}});
     assert_eq!(gemma3(beside).unwrap(), old);
@@ -85,7 +85,7 @@ fn ropes_of_gemma_3_are_read_in_both_forms() {
     assert_eq!((spec.common.rope.rope_theta, spec.common.rope.rope_scaling), (1e6, RopeScaling::None));
 }
 
-/// transformers 5 takes the sharpness of LongRoPE from `factor`, and from the ratio of the contexts without it.
+/// transformers 5 takes the sharpness of LongRoPE from `factor`, or without this key from the ratio of the contexts.
 #[test]
 fn longrope_has_a_factor() {
     let sharpness = |more: Value| {
@@ -109,7 +109,7 @@ fn longrope_has_a_factor() {
     assert_eq!(sharpness(json!({"factor": 4.0, "attention_factor": 1.25})), 1.25);
 }
 
-/// Where keys say one thing twice, it counts what transformers reads.
+/// If two keys state the same setting, the one that transformers reads counts.
 #[test]
 fn of_two_names_the_one_that_transformers_reads_counts() {
     let both = json!({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 5.0}});
@@ -125,7 +125,8 @@ fn of_two_names_the_one_that_transformers_reads_counts() {
     assert_eq!(spec.hidden(), 384);
 }
 
-/// The last layers have no keys and values, and read those of the last layers before them that see as far.
+/// The last layers have no keys and values, and read those of the last layers before them that have the same kind of
+/// window.
 #[test]
 fn shared_keys_are_of_the_last_layer_that_sees_as_far() {
     let layer_types =
@@ -135,14 +136,14 @@ fn shared_keys_are_of_the_last_layer_that_sees_as_far() {
     assert_eq!((layers.shared, layers.heads.len(), layers.windows.len()), (vec![3, 2], 4, 4));
 }
 
-/// A dense Gemma 4 with these keys.
+/// The configuration of a dense Gemma 4 with these keys.
 fn gemma4(keys: Value) -> Value {
     let mut config = json!({"model_type": "gemma4_text", "hidden_size_per_layer_input": 0});
     config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
     config
 }
 
-/// What transformers 5 writes by layer is what it reads in two keys.
+/// The settings that transformers 5 writes by layer equal those that it reads from two keys.
 #[test]
 fn heads_by_layer_are_read_in_both_forms() {
     let all = |mut layer: Value, more: Value| {
@@ -158,7 +159,8 @@ fn heads_by_layer_are_read_in_both_forms() {
     assert_eq!(two.attention().pruned(), 2, "the last layer sees all tokens");
 }
 
-/// Published configurations, as far as they differ from the defaults, and what their authors count.
+/// Published configurations, as far as they differ from the defaults, and the numbers of parameters that their
+/// authors count.
 #[test]
 fn published_models_have_the_published_number_of_parameters() {
     let qwen = json!({
@@ -211,7 +213,7 @@ fn published_models_have_the_published_number_of_parameters() {
             "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
         },
     });
-    // Not published either: a shape of the kind of E2B.
+    // This shape is not published either; it resembles E2B.
     let layer_types: Vec<_> =
         (1..=35).map(|i| if i % 5 == 0 { "full_attention" } else { "sliding_attention" }).collect();
     let shared = json!({
@@ -219,7 +221,8 @@ fn published_models_have_the_published_number_of_parameters() {
         "num_attention_heads": 8, "num_key_value_heads": 1, "num_kv_shared_layers": 20, "use_double_wide_mlp": true,
         "layer_types": layer_types,
     });
-    // Not published: a shape, and what `Gemma4ForCausalLM` counts for it. It does not count the number of each layer.
+    // This shape is not published. `Gemma4ForCausalLM` counts this many parameters for it, without the factor of each
+    // layer.
     let gemma4 = json!({
         "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "vision_config": {},
         "text_config": gemma4(json!({"hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60,

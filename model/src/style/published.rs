@@ -1,4 +1,4 @@
-//! By which names and shapes the tensors of a model are published.
+//! The names and shapes under which the tensors of a model are published.
 
 use waggle_engine::Order;
 
@@ -6,21 +6,21 @@ use super::{ByLayer, Encoder, Norm, Pooled, Positions, QkNorm, Style, Values};
 use crate::image::{CHANNELS, ImageShape};
 use crate::tensor::TensorSpec;
 
-/// The use of a published tensor of a layer.
+/// The use of a published tensor in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Query,
     Key,
     Value,
-    /// All three, one after another.
+    /// Queries, keys and values, one after another.
     Qkv,
-    /// All three of the first head, then all of the second.
+    /// Queries, keys and values of the first head, then those of the second, and so on.
     QkvByHead,
     /// The output of attention.
     Output,
     Gate,
     Up,
-    /// Gate and up, one after another.
+    /// The matrices gate and up of the MLP, one after another.
     GateUp,
     Down,
     QueryNorm,
@@ -29,15 +29,17 @@ pub(crate) enum Role {
     AfterAttention,
     BeforeMlp,
     AfterMlp,
-    /// The matrix from the state to the factors of [`ByLayer`] vectors.
+    /// The matrix that turns the state into the factors of [`ByLayer`] vectors.
     LayerGate,
-    /// The matrix from the products of the two to the state.
+    /// The matrix that turns the products of factors and vectors into a part of the state.
     LayerProjection,
     /// The norm after [`Role::LayerProjection`].
     AfterLayer,
-    /// A number by which the layer multiplies its sum; beside [`Norms::Both`](super::Norms::Both). Its name is whole.
+    /// The number by which the layer multiplies its output. It needs [`Norms::Both`](super::Norms::Both). The
+    /// tensor's name is the full name, without `.weight`.
     Scale,
-    /// The sinks of the heads: logits without a token in the sum of the softmax. Their name is whole.
+    /// The sinks of the heads, which are logits without a token in the sum of the softmax. The tensor's name is the
+    /// full name, without `.weight`.
     Sinks,
 }
 
@@ -48,48 +50,49 @@ impl Role {
     pub(crate) const UP: [Role; 3] = [Role::Gate, Role::Up, Role::GateUp];
 }
 
-/// Something stored beside the weights that changes nothing.
+/// The kind of a tensor that is stored beside the weights and changes nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stored {
-    /// Ones on and below the diagonal.
+    /// The causal mask: ones on and below the diagonal, zeros above.
     CausalMask,
     /// A masked score.
     MaskedBias,
     /// Frequencies of the first rotary embedding.
     Frequencies,
-    /// A head that is tied to the embedding.
+    /// A head that is tied to the embedding, stored a second time.
     TiedHead,
-    /// A second name of the bias of a masked word's head.
+    /// The bias of a masked word's head under a second name.
     TiedBias,
-    /// Positions and segments as integers, and what only other programs read, such as heads of another training.
+    /// Positions and segments as integers, and tensors that only other programs read, such as heads of another
+    /// training.
     Unused,
 }
 
 /// Published names, without `.weight` and `.bias`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
-    /// Some files leave this out at the beginning of the names of `buffers`.
+    /// A prefix that some files leave out at the beginning of the names of `buffers`.
     pub(crate) root: &'static str,
     pub(crate) embedding: &'static str,
-    /// The table of learned positions; of a model of images its whole name.
+    /// The name of the table of learned positions. For a model of images it is the full name.
     pub(crate) positions: &'static str,
     /// The beginning of the names of layers, before their number.
     pub(crate) layers: &'static str,
-    /// The tensors of a layer, in the order in which they are listed.
+    /// The names of the tensors of a layer, in the order in which they are listed.
     pub(crate) layer: &'static [(Role, &'static str)],
-    /// Vectors of a layer that are listed behind these.
+    /// The names of vectors of a layer, which are listed after the other tensors.
     pub(crate) norms: &'static [(Role, &'static str)],
-    /// The order of the matrices of a layer: rows of (inputs, outputs), or columns of these.
+    /// The order of the matrices of a layer: published as (inputs, outputs), or as (outputs, inputs).
     pub(crate) order: Order,
     /// The name that this program gives the one matrix for query, key and value.
     pub(crate) qkv: &'static str,
     /// The name that this program gives the one matrix for gate and up, or for up alone.
     pub(crate) up: &'static str,
-    /// The row in front of an image's, whose name is whole.
+    /// The full name of the row that stands before the rows of an image's patches.
     pub(crate) first: &'static str,
     /// The embeddings of segments.
     pub(crate) segments: &'static str,
-    /// The last norm; with [`Norms::Around`](super::Norms::Around) the one of the embedding.
+    /// The last norm; with [`Norms::Around`](super::Norms::Around) the norm of the embedding.
     pub(crate) norm: &'static str,
     /// The matrix before the head of an encoder.
     pub(crate) pooler: &'static str,
@@ -141,7 +144,7 @@ impl Names {
         self.layer.iter().chain(self.norms).copied()
     }
 
-    /// The whole name of what is called `name` in layer `i`.
+    /// The full name of the tensor that is called `name` in layer `i`.
     pub(crate) fn in_layer(&self, i: usize, name: &str) -> String {
         format!("{}.{i}.{name}", self.layers)
     }
@@ -153,7 +156,7 @@ impl Style {
         let (names, h) = (&self.names, self.hidden);
         let mut out = Vec::new();
         if self.image().is_some() {
-            // Parameters of their own, whose names are whole.
+            // These are parameters by themselves, so their names are full names.
             out.push(TensorSpec::new(names.first, [1, 1, h]));
             out.push(TensorSpec::new(names.positions, [1, self.max_positions, h]));
         }
@@ -247,14 +250,14 @@ impl Style {
         }
     }
 
-    /// The layer and the matrix that is called `name` with its layer's number.
+    /// The layer and the matrix in it that have the full name `name`.
     pub(crate) fn module(&self, name: &str) -> Option<(usize, LayerMatrix)> {
         let (number, rest) = name.strip_prefix(self.names.layers)?.strip_prefix('.')?.split_once('.')?;
         let layer = number.parse().ok().filter(|layer| *layer < self.layers())?;
         Some((layer, self.layer_matrices(layer).into_iter().find(|matrix| matrix.name == rest)?))
     }
 
-    /// What has this role in layer `i`, if there is anything.
+    /// The tensors with this role in layer `i`, if there are any.
     fn published(&self, role: Role, i: usize) -> Option<Kind> {
         let name = self.names.of(role)?;
         let (h, f, (q, kv)) = (self.hidden, self.intermediate[i], self.widths(i));
@@ -288,7 +291,7 @@ impl Style {
         Some(Kind::Matrix(LayerMatrix { role, name, inputs, outputs, biased }))
     }
 
-    /// Whether the tensor `name` is of the keys or values of a layer that reads those of another.
+    /// Whether the tensor `name` belongs to the keys or values of a layer that reads those of another layer.
     fn is_shared(&self, name: &str) -> bool {
         let of_layer = |layer: usize| {
             let unread = |role| matches!(role, Role::Key | Role::Value | Role::KeyNorm);
@@ -298,7 +301,7 @@ impl Style {
         (self.own_layers()..self.layers()).flat_map(of_layer).any(|unread| unread == name)
     }
 
-    /// Describes the tensor `name`, which the program does not read but knows to change nothing.
+    /// The kind of the tensor `name`, if it is one that is not read because it is known to change nothing.
     pub(crate) fn buffer(&self, name: &str) -> Option<Stored> {
         let Names { root, head, buffers, .. } = self.names;
         if self.tied && name.strip_suffix(".weight") == Some(head) {
@@ -313,7 +316,7 @@ impl Style {
                 let number = bare.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
                 number.and_then(|number| number.parse().ok()).is_some_and(|i: usize| i < self.layers())
             }
-            // All names that begin so.
+            // The pattern covers all names that begin with it.
             None if pattern.ends_with('.') => bare.starts_with(pattern),
             None => bare == pattern,
         };
@@ -325,19 +328,19 @@ impl Style {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerMatrix {
     pub(crate) role: Role,
-    /// Its name in a layer, without `.weight`.
+    /// The name of the matrix in a layer, without `.weight`.
     pub(crate) name: &'static str,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
     pub(crate) biased: bool,
 }
 
-/// A published tensor of a layer, or two: a weight and its bias.
+/// A published tensor of a layer, or two tensors: a weight and its bias.
 enum Kind {
     /// A linear layer.
     Matrix(LayerMatrix),
     /// A norm of vectors of this length.
     Norm { length: usize, shifted: bool },
-    /// A vector of this length, whose name is whole.
+    /// A vector of this length under its full name, without `.weight`.
     Whole(usize),
 }

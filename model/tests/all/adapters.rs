@@ -1,5 +1,5 @@
 //! LoRA adapters against PEFT, on the checkpoints of `references/make.py` and the adapters of
-//! `references/adapters.py`; and what is refused.
+//! `references/adapters.py`; and refusals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ fn adapted(name: &str, dir: &Path) -> Result<ModelFiles, Error> {
     Ok(ModelFiles { checkpoint, ..files })
 }
 
-/// In one matrix or several, with norms of every kind and layers without an adapter. The fixed point computes the
-/// same with the base public as without. Prints a table of bench/results/preparation.md.
+/// Adapters of one matrix or several, with norms of every kind and with layers without an adapter. Fixed point gives
+/// the same results whether the base is public or not. Prints a table of bench/results/preparation.md.
 #[test]
 fn adapters_compute_what_peft_computes() {
     println!("| adapter | f32 | fixed point | base public |\n|---|---|---|---|");
@@ -44,7 +44,7 @@ fn adapters_compute_what_peft_computes() {
         let specs = files.spec.weight_specs_of(&disclosed).unwrap();
         assert_eq!(specs, public.weights().into_iter().map(|weight| weight.spec.clone()).collect::<Vec<_>>());
         assert!(specs.iter().all(|spec| spec.public != spec.name.contains("lora_")), "{name}");
-        // The script merged the adapter into the base as well, and computed the same.
+        // The script also merged the adapter into the base, and computed the same logits.
         let value: Value = serde_json::from_slice(&fs::read(dir.join("reference.json")).unwrap()).unwrap();
         assert!(value["merged"].as_f64().unwrap() < 1e-3, "{name}");
         let mut worst = [0.0f32; 3];
@@ -60,7 +60,7 @@ fn adapters_compute_what_peft_computes() {
             {
                 *worst = worst.max(reference.compare(got, within, &name));
             }
-            // Only the rounding of embedded rows is another one: none, where the table is public.
+            // Only the rounding of embedded rows differs: rows of a public table are not rounded.
             assert!((&got[1] - &got[2]).iter().all(|x| x.abs() < 0.02), "{name}");
         }
         println!("| {name} | {:.1e} | {:.1e} | {:.1e} |", worst[0], worst[1], worst[2]);
@@ -104,7 +104,7 @@ fn settings_that_compute_something_else_are_refused_by_name() {
     let dir = data("adapters/gpt_neox");
     let other = adapted("llama3", &dir).err();
     assert!(matches!(other, Some(Error::Adapter(AdapterError::Unread { .. }))), "{other:?}");
-    // The same names, and other shapes.
+    // An adapter with the same names but other shapes.
     let other = adapted("gemma2", &data("adapters/llama3")).err();
     assert!(matches!(other, Some(Error::Checkpoint(CheckpointError::Shape { .. }))), "{other:?}");
 }
@@ -135,7 +135,7 @@ fn parts_are_named_or_refused() {
     assert!(matches!(rank(33).check(&spec), Err(PartsError::Rank { rank: 33, .. })));
 }
 
-/// A digest is of all bytes of a part, and of no other part.
+/// A digest covers all bytes of its part, and of no other part.
 #[test]
 fn parts_have_digests() {
     let dir = data("families/mistral");

@@ -18,7 +18,7 @@ fn gpt2() -> (ModelSpec, Value) {
     (spec(&config), config)
 }
 
-/// Writes `weights` by the format's own library, each in the type that `dtype` says of its name.
+/// Writes `weights` by the format's own library, each in the type that `dtype` gives for its name.
 pub(crate) fn write_as(path: &Path, weights: &Weights, dtype: impl Fn(&str) -> Dtype) {
     let encode = |name: &str, v: f32| match dtype(name) {
         Dtype::F16 => f16::from_f32(v).to_le_bytes().to_vec(),
@@ -53,7 +53,7 @@ fn types_prefixes_and_shards_give_the_same_model() {
         write_as(&file, &weights, |_| dtype);
         assert_eq!(rows(dir), want, "{dtype:?}");
     }
-    // The base model's names, and buffers that are no weights.
+    // The names of the base model, and buffers that are no weights.
     let mut bare: Weights =
         weights.iter().map(|(n, t)| (n.strip_prefix("transformer.").unwrap().to_owned(), t.clone())).collect();
     bare.insert("h.0.attn.masked_bias".into(), Published { shape: vec![], data: vec![-1e4] });
@@ -72,7 +72,7 @@ fn types_prefixes_and_shards_give_the_same_model() {
     fs::write(dir.join("model.safetensors.index.json"), json!({"metadata": {}, "weight_map": map}).to_string())
         .unwrap();
     assert_eq!(rows(dir), want);
-    // An index that names what is not there, or reaches outside.
+    // An index that names a missing tensor, or reaches outside the directory.
     map.insert("transformer.h.9.ln_1.bias".into(), json!("model-00001-of-00002.safetensors"));
     fs::write(dir.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string()).unwrap();
     let error = Checkpoint::open(dir).err().unwrap();
@@ -135,7 +135,7 @@ fn lies_are_refused_by_tensor_name() {
     assert!(error.to_string().contains("type F64"), "{error}");
 }
 
-/// A file whose header is `header`, followed by `data` zero bytes.
+/// Writes a file that announces a header of `announced` bytes, has the header `header`, and then `data` zero bytes.
 fn file_with(path: &Path, announced: u64, header: &str, data: usize) {
     let mut bytes = announced.to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -155,7 +155,7 @@ fn broken_files_are_refused_without_a_panic_or_an_allocation() {
     let good = tensor("F32", json!([2, 2]), json!([0, 16]));
     file_with(&path, good.len() as u64, &good, 16);
     assert_eq!(Checkpoint::open(dir).unwrap().tensors().collect::<Vec<_>>(), [("t", &[2, 2][..])]);
-    // Announced header lengths: beyond the file, beyond any memory, short.
+    // Announced lengths of the header: beyond the file, beyond any memory, too short.
     for announced in [good.len() as u64 + 17, 1 << 40, u64::MAX, u64::MAX - 7, 3, 0] {
         file_with(&path, announced, &good, 16);
         assert!(matches!(Checkpoint::open(dir), Err(CheckpointError::Malformed { .. })), "{announced}");
@@ -164,7 +164,7 @@ fn broken_files_are_refused_without_a_panic_or_an_allocation() {
         fs::write(&path, bytes).unwrap();
         assert!(matches!(Checkpoint::open(dir), Err(CheckpointError::Malformed { .. })));
     }
-    // Only the length of the file says that this tensor does not fit.
+    // Only the length of the file shows that this tensor does not fit.
     file_with(&path, good.len() as u64, &good, 15);
     let error = Checkpoint::open(dir).err().unwrap();
     assert!(matches!(&error, CheckpointError::Bytes { tensor, .. } if tensor == "t"), "{error}");
@@ -183,7 +183,7 @@ fn broken_files_are_refused_without_a_panic_or_an_allocation() {
         file_with(&path, header.len() as u64, &header, 16);
         assert!(matches!(Checkpoint::open(dir), Err(CheckpointError::Malformed { .. })), "{header}");
     }
-    // Cutting an honest file at any place is noticed.
+    // A good file that is cut at any place is refused.
     let (spec, config) = gpt2();
     write_dir(dir, &config, &patterned(&spec));
     let whole = fs::read(&path).unwrap();

@@ -13,13 +13,13 @@ use waggle_tokenizer::Tokenizer;
 
 use crate::support::{FloatModel, fine, load};
 
-/// Largest difference to a reference logit in f32.
+/// The largest allowed difference to a reference logit in f32.
 const MAX_LOGIT_ERROR: f32 = 1e-4;
 
-/// Largest difference in fixed point.
+/// The largest allowed difference to a reference logit in fixed point.
 const MAX_FIXED_ERROR: f32 = 0.01;
 
-/// Largest difference in fixed point of the ViT.
+/// The largest allowed difference to a reference logit of the ViT in fixed point.
 const MAX_FIXED_ERROR_OF_IMAGES: f32 = 0.001;
 
 const ENCODERS: [&str; 6] = ["bert", "roberta", "distilbert", "bert-masked", "roberta-masked", "distilbert-masked"];
@@ -28,7 +28,7 @@ fn dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encoders").join(name)
 }
 
-/// A text with the logits of its classes, or of the words in the place of its mask.
+/// A text with the reference logits of its classes, or of the words in the place of its mask.
 struct Reference {
     ids: Vec<u32>,
     seconds: [Option<usize>; 1],
@@ -92,7 +92,7 @@ fn encoders_equal_the_programs_of_their_authors() {
     }
 }
 
-/// Texts that are read side by side do not see one another, nor the padding of the shorter ones.
+/// Texts that are read side by side do not see one another, and do not see the padding of the shorter ones.
 #[test]
 fn texts_side_by_side_have_the_logits_that_each_has_alone() {
     for name in ENCODERS {
@@ -124,7 +124,8 @@ fn texts_side_by_side_have_the_logits_that_each_has_alone() {
     }
 }
 
-/// The numbers of the images that the ViT of `references/make.py` reads, as its authors' program normalises them.
+/// The images that the ViT of `references/make.py` reads, normalised as by its authors' program, with their reference
+/// logits.
 fn images() -> Vec<(Array2<f32>, Vec<f32>)> {
     let shape = ModelFiles::open(&dir("vit")).unwrap().spec.image().unwrap();
     let value: Value = serde_json::from_slice(&std::fs::read(dir("vit").join("reference.json")).unwrap()).unwrap();
@@ -194,7 +195,8 @@ fn an_image_for_a_model_of_texts_is_refused_and_the_reverse() {
     ));
 }
 
-/// Words of a BERT: pieces, accents, characters of Chinese, and the tokens that begin and end a text.
+/// The tokenizer of a BERT handles pieces of words, accents, Chinese characters, and the tokens that begin and end a
+/// text.
 #[test]
 fn texts_have_the_ids_of_their_authors_library() {
     let value: Value = serde_json::from_slice(&std::fs::read(dir("bert").join("reference.json")).unwrap()).unwrap();
@@ -225,8 +227,8 @@ fn the_first_token_sees_the_last() {
     assert!(logits(&[5, 6, 7, 8]) != logits(&[5, 6, 7, 9]));
 }
 
-/// `dir` as the first programs wrote it, with other names of gains and shifts, positions as integers, and `further`
-/// tensors of one number.
+/// Writes the model in `dir` to `out` as the first programs wrote it: with other names of gains and shifts, positions
+/// as integers, and `further` tensors of one number.
 fn old_checkpoint(dir: &Path, out: &Path, further: &[&str]) {
     std::fs::copy(dir.join("config.json"), out.join("config.json")).unwrap();
     let bytes = std::fs::read(dir.join("model.safetensors")).unwrap();
@@ -286,7 +288,7 @@ fn a_mask_is_refused_where_it_is_not_and_where_none_is_filled() {
     refused("bert", Some(1));
 }
 
-/// Positions begin behind that of padding, of which one must be left. A head of words is the embedding.
+/// Positions begin after the id of padding, and at least one must be left. A head of words must be the embedding.
 #[test]
 fn configurations_that_are_not_computed_are_refused_by_key() {
     let text = std::fs::read_to_string(dir("roberta-masked").join("config.json")).unwrap();
@@ -326,8 +328,8 @@ fn what_an_encoder_cannot_do_is_refused() {
     assert_eq!(generate(&mut Float::default(), &model, input, &token, next, &mut NoHooks).unwrap().tokens.len(), 1);
 }
 
-/// Positions of a RoBERTa do not count padding, and positions are public: its id within a text is refused. Behind the
-/// text it is padding like any other.
+/// The positions of a RoBERTa do not count padding. As positions are public, the id of padding is refused within a
+/// text. Behind the text it is padding like any other.
 #[test]
 fn the_id_of_padding_is_no_word_where_positions_do_not_count_it() {
     let run = |name: &str, ids: &[u32], padding: usize| {

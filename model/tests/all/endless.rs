@@ -1,5 +1,5 @@
-//! Texts without end in a cache with a budget in tokens: what a layer holds never exceeds the budget, and memory
-//! stays as it is.
+//! Endless texts in a cache with a budget in tokens: a layer never holds more tokens than the budget, and memory does
+//! not grow.
 //!
 //! The long text takes minutes: `cargo test --release -p waggle-model --test all endless -- --ignored`.
 
@@ -13,14 +13,16 @@ use waggle_model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sam
 use waggle_mpcache::{Budget, KvCache};
 use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
 
-/// Tokens whose memory is taken together: whole blocks of the budgets below, so that stretches begin alike.
+/// The number of tokens in a stretch, for which memory is measured together. It is a multiple of the blocks of the
+/// budgets below, so that all stretches begin alike.
 const STRETCH: usize = 128;
 
-/// The memory that a text took.
+/// The tokens that a text held, and the memory that it took.
 struct Taken {
     /// The most tokens that each layer held after a token.
     held: Vec<usize>,
-    /// By stretch the most memory above that at its beginning, in bytes. Tokens that stay count here, too.
+    /// By stretch, the most memory that was taken above the memory at its beginning, in bytes. Tokens that stay
+    /// count, too.
     memory: Vec<usize>,
 }
 
@@ -29,7 +31,7 @@ fn fixed(files: &ModelFiles) -> Model<FixedWeight> {
     Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap()
 }
 
-/// Generates `tokens` tokens after `prompt` under the policy `text`, one call for each.
+/// Generates `tokens` tokens after `prompt` under the policy `text`, with one call for each token.
 fn write<E: Select>(engine: &mut E, model: &Model<E::Weight>, text: &str, prompt: &[u32], tokens: usize) -> Taken {
     let layers = model.spec().layers();
     let policy = text.parse().expect("a policy");
@@ -37,7 +39,7 @@ fn write<E: Select>(engine: &mut E, model: &Model<E::Weight>, text: &str, prompt
     let options = GenerateOptions { tokens: 1, policy, ..GenerateOptions::default() };
     let mut taken = Taken { held: vec![0; layers], memory: Vec::new() };
     let mut next = prompt.to_vec();
-    // At random, because greedy texts of small models repeat themselves.
+    // The text is sampled, because greedy texts of small models repeat themselves.
     let mut sampler = Sampler::random(1.0, 1.0, StdRng::seed_from_u64(9)).expect("a sampler");
     for _ in 0..tokens / STRETCH {
         let ((), most) = memory::peak(|| {
@@ -57,9 +59,10 @@ fn write<E: Select>(engine: &mut E, model: &Model<E::Weight>, text: &str, prompt
     taken
 }
 
-/// Holds a text under `policy` to its `budget`, the mean of its layers, and its memory to that of its beginning.
+/// Checks that a text under `policy` stays within its `budget`, which is the mean of its layers, and takes no more
+/// memory than at its beginning.
 ///
-/// All of it runs in one thread, because memory is counted by thread.
+/// Everything runs in one thread, because memory is counted by thread.
 fn stays<E: Select>(
     engine: impl FnOnce() -> E + Send,
     model: &Model<E::Weight>,
@@ -71,7 +74,8 @@ fn stays<E: Select>(
     let Taken { held, memory } = alone.install(|| write(&mut engine(), model, policy, &[1, 4, 2, 8, 5, 7], tokens));
     println!("{policy}: layers held {held:?} tokens, bytes of each {STRETCH} tokens: {memory:?}");
     assert!(held.iter().sum::<usize>() <= held.len() * budget, "{policy}: {held:?}");
-    // The cache is full after the first stretch. Vectors double now and then, so a half is compared with the other.
+    // The cache is full after the first stretch. Vectors double now and then, so the two halves of the text are
+    // compared.
     let most = |stretches: &[usize]| stretches.iter().copied().max().expect("several");
     let (early, late) = memory[1..].split_at(memory.len() / 2);
     assert!(most(late) <= most(early) + most(early) / 10, "{policy}: {memory:?}");
@@ -92,7 +96,7 @@ fn short_texts_stay_within_their_budget() {
         stays(Float::default, &float, &policy, 32, 6 * STRETCH);
         stays(Fixed::new, &fixed, &policy, 32, 4 * STRETCH);
     }
-    // The full cache does neither.
+    // The full cache exceeds the budget, and its memory grows.
     let full = write(&mut Float::default(), &float, "full", &[1, 4, 2], 6 * STRETCH);
     assert_eq!(full.held, [6 * STRETCH + 2; 3]);
     assert!(full.memory[5] > 2 * full.memory[1], "{:?}", full.memory);

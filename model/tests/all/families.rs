@@ -1,5 +1,5 @@
 //! Every family against the program of its authors, on tiny checkpoints of `references/make.py`: logits of the whole
-//! text at once, token by token and in pieces; then the laws that hold the engines together.
+//! text at once, token by token and in pieces. Then come the laws by which the engines agree.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use waggle_protocols::{Evaluation, Fixed, FixedLoader};
 
 use crate::support::{load, logits, sampled};
 
-/// Largest difference to a reference logit, as a share of the largest one.
+/// The largest allowed difference to a reference logit, as a share of the largest logit.
 pub(crate) const MAX_LOGIT_ERROR: f32 = 1e-4;
 
-/// Largest difference of fixed point to f32, as a share of the largest logit.
+/// The largest allowed difference between fixed point and f32, as a share of the largest logit.
 pub(crate) const MAX_FIXED_ERROR: f32 = 5e-3;
 
 /// A text, and the logits of its authors' program at every position.
@@ -78,7 +78,8 @@ pub(crate) fn references(dir: &std::path::Path) -> Vec<Reference> {
     found
 }
 
-/// Logits of every position of `ids`, of which the first `prompt` come together, `chunk` at a time.
+/// The logits of every position of `ids`. The first `prompt` ids are the prompt and are read in chunks of `chunk`
+/// tokens.
 pub(crate) fn forced<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -97,8 +98,8 @@ pub(crate) fn forced<E: Select>(
     generate(engine, model, input, &options, next, &mut NoHooks).unwrap().logits.unwrap()
 }
 
-/// Windows evict, rotary embeddings go on, and long texts have other frequencies from the first token on. Prints the
-/// errors that bench/results/a-token.md sums up.
+/// In long texts windows evict tokens, rotary embeddings go on, and frequencies may be others from the first token
+/// on. Prints the errors that bench/results/a-token.md sums up.
 #[test]
 fn every_family_equals_the_program_of_its_authors() {
     println!("| checkpoint | f32, at once | token by token | in chunks | fixed point, one phase | two phases |");
@@ -131,7 +132,7 @@ fn every_family_equals_the_program_of_its_authors() {
     }
 }
 
-/// A policy prunes the layers that see all tokens. Where there are none it is refused.
+/// A policy prunes the layers that see all tokens. A model without such layers refuses it.
 #[test]
 fn policies_act_on_layers_without_windows() {
     for (name, dir) in families() {
@@ -163,7 +164,7 @@ fn policies_act_on_layers_without_windows() {
     }
 }
 
-/// Guesses that are taken back, and padding before a prompt, change no text, also where a window ends.
+/// Guesses that are taken back, and padding before a prompt, do not change the text, even where a window ends.
 #[test]
 fn drafts_and_padding_change_no_text() {
     for (name, dir) in families() {
@@ -194,7 +195,7 @@ fn drafts_and_padding_change_no_text() {
     }
 }
 
-/// Published files have keys and values of layers that read those of others, which nobody reads.
+/// Published files may hold keys and values for layers that read those of other layers. These tensors are not read.
 #[test]
 fn keys_that_no_layer_reads_are_left_out() {
     let dir = families().into_iter().find(|(name, _)| name == "gemma4-shared").unwrap().1;

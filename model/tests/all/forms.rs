@@ -1,4 +1,5 @@
-//! Matrices that other programs stored in few bits: the numbers of those programs, and files that lie.
+//! Matrices that other programs stored in few bits: they give the numbers of these programs, and hostile files are
+//! refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ fn forms() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// The numbers that the form's own program makes.
+/// The numbers that the form's own program computes.
 fn reference(dir: &Path) -> Checkpoint {
     Checkpoint::from_bytes("reference", fs::read(dir.join("reference.safetensors")).unwrap().leak()).unwrap()
 }
@@ -51,7 +52,8 @@ fn every_form_gives_the_numbers_of_its_own_program() {
     }
 }
 
-/// As a model in plain floating point is: the same logits, and the same 8 bits of `waggle quantize`.
+/// A model in few bits works like one in plain floating point: it gives the same logits, and `waggle quantize` gives
+/// the same 8 bits.
 #[test]
 fn a_form_is_read_as_any_model_is() {
     for (name, dir) in forms() {
@@ -81,7 +83,7 @@ fn parts(dir: &Path) -> (Map<String, Value>, Vec<u8>) {
     (header, data)
 }
 
-/// Opens the model `dir` with another file of weights, and reads every tensor of its shape.
+/// Opens the model `dir` with another file of weights, and reads every tensor that the model's shape requires.
 fn opened(dir: &Path, header: &Map<String, Value>, data: &[u8]) -> Result<(), Error> {
     let place = tempfile::tempdir().unwrap();
     fs::copy(dir.join("config.json"), place.path().join("config.json")).unwrap();
@@ -99,7 +101,7 @@ fn opened(dir: &Path, header: &Map<String, Value>, data: &[u8]) -> Result<(), Er
     Ok(())
 }
 
-/// Tensors without which a matrix is another one or the same.
+/// Tensors without which a matrix can still be read, as another matrix or the same one.
 const OPTIONAL: [&str; 7] =
     [".bias", ".g_idx", ".input_scale", ".weight_format", ".weight_zero_point", "__nf4", "__fp4"];
 
@@ -127,7 +129,7 @@ fn a_tensor_that_does_not_fit_is_refused_by_name() {
             }
             let mut other = header.clone();
             let dtype = header[tensor]["dtype"].as_str().unwrap();
-            // The same number of bytes, of a type that is read nowhere.
+            // The same number of bytes, with a type that is not read anywhere.
             other[tensor]["dtype"] = json!(match dtype {
                 "I32" | "F32" => "U32",
                 "F16" | "BF16" => "U16",
@@ -146,7 +148,7 @@ fn a_tensor_that_does_not_fit_is_refused_by_name() {
     }
 }
 
-/// Places of groups outside, scales that are no numbers, JSON that is none.
+/// Hostile values: groups out of range, scales that are no numbers, and invalid JSON.
 #[test]
 fn any_bytes_are_read_or_refused() {
     let mut seed = 1u64;
@@ -168,7 +170,7 @@ fn any_bytes_are_read_or_refused() {
             }
         }
     }
-    // A group that there is not.
+    // A group that does not exist.
     let (_, dir) = forms().into_iter().find(|(name, _)| name == "gptq").unwrap();
     let (header, mut data) = parts(&dir);
     let name = "model.layers.0.mlp.down_proj.g_idx";
@@ -180,7 +182,7 @@ fn any_bytes_are_read_or_refused() {
     assert!(opened(&dir, &header, &data).unwrap_err().to_string().contains(name));
 }
 
-/// A bias that is not zero, where the architecture has none, is a part of the function.
+/// If the architecture has no bias, a bias that is not zero is refused, as ignoring it would change the model.
 #[test]
 fn only_a_bias_of_zeros_changes_nothing() {
     let (_, dir) = forms().into_iter().find(|(name, _)| name == "gptq").unwrap();
@@ -232,7 +234,7 @@ fn what_is_not_read_is_refused_by_key() {
     assert!(error.contains("(outputs, inputs)"), "{error}");
 }
 
-/// Scales of what is not rounded here: scores, and cached keys and values.
+/// Scales for scores and for cached keys and values are left out, as these are not rounded here.
 #[test]
 fn scales_of_caches_are_left_out() {
     for (name, dir) in forms() {
@@ -251,7 +253,7 @@ fn scales_of_caches_are_left_out() {
     }
 }
 
-/// Each group of compressed-tensors may have a format, and matrices of one model two.
+/// Each group of compressed-tensors may have its own format, so the matrices of one model may have two formats.
 #[test]
 fn formats_are_those_of_groups() {
     let of = |groups: Value, format: Value| {
@@ -266,7 +268,7 @@ fn formats_are_those_of_groups() {
         of(json!({"a": packed}), format.clone()).unwrap();
         of(json!({"a": packed, "b": bytes, "c": packed}), format).unwrap();
     }
-    // The cache alone.
+    // A configuration that rounds only the cache.
     of(json!({}), json!("dense")).unwrap();
     let error = of(json!({"a": packed, "b": group(8, "int", "pack-quantized")}), Value::Null).unwrap_err();
     assert!(error.contains("config_groups.b") && error.contains("one scheme"), "{error}");
@@ -274,7 +276,7 @@ fn formats_are_those_of_groups() {
     assert!(error.contains("nvfp4"), "{error}");
 }
 
-/// Two tensors of one name.
+/// Two tensors of the same name.
 #[test]
 fn a_matrix_is_there_once() {
     let (_, dir) = forms().into_iter().find(|(name, _)| name == "awq").unwrap();

@@ -9,7 +9,7 @@ fn dir(name: &str) -> String {
     format!("{}/tests/corpus/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Texts of errors, and what a step holds whatever the file.
+/// Memory that a step may take whatever the file, also for texts of errors.
 const SLACK: usize = 1 << 20;
 
 #[test]
@@ -21,7 +21,7 @@ fn fuzz_config() {
             Ok(spec) => {
                 let text = serde_json::to_string(&spec).expect("a specification is JSON");
                 assert_eq!(serde_json::from_str::<ModelSpec>(&text).expect("and comes back"), spec);
-                // Sizes that are safe to multiply.
+                // The sizes are safe to multiply.
                 assert!(spec.layers() > 0 && spec.hidden() > 0 && (spec.vocabulary() > 0 || spec.image().is_some()));
                 assert!(spec.heads().iter().all(|h| h.heads.is_multiple_of(h.kv_heads) && h.head_dim > 0));
                 assert!(spec.weight_specs().len() < 16 * spec.layers() + 16);
@@ -69,7 +69,7 @@ fn read_all(dir: &Path, len: usize) {
         }
         Ok(())
     });
-    // Half floats double, headers are JSON, and files are read by pieces of a mebibyte.
+    // Half floats double in size, headers are parsed as JSON, and files are read in pieces of a mebibyte.
     assert!(memory < 200 * len + 3 * SLACK, "{memory} bytes for {len}");
     if let Err(error) = outcome {
         assert!(!error.to_string().is_empty());

@@ -64,7 +64,7 @@ fn tokenizers_of_all_kinds_come_back_and_stream() {
     assert!(matches!(Tokenizer::from_bytes(b"{}"), Err(TokenizerError::Refused { .. })));
 }
 
-/// Writes down what the loop tells.
+/// Hooks that record the calls of the loop.
 #[derive(Default)]
 struct Diary {
     steps: Vec<Step>,
@@ -120,7 +120,7 @@ fn hooks_see_every_step_and_can_end_it() {
 
 #[test]
 fn generation_ends_at_an_eos_token() {
-    // The newline is this model's eos token.
+    // The newline is the end-of-text token of this model.
     let model = load(bundled("shakespeare-gpt2").unwrap());
     assert_eq!(model.spec().eos(), [0]);
     let prompt = [30, 27, 25, 17, 27, 10, 0];
@@ -191,7 +191,7 @@ fn check_measures_what_was_disturbed() {
         row.sort_by(f32::total_cmp);
         assert_eq!(found.largest_margin_missed, Some(row[row.len() - 1] - row[row.len() - 2]));
     }
-    // Sampled tokens are not errors, and without logits the tokens themselves are compared.
+    // Sampled tokens do not count as errors. Without logits, the tokens themselves are compared.
     let options = GenerateOptions { tokens: 30, ..Default::default() };
     let mut sampler = Sampler::random(1.5, 1.0, StdRng::seed_from_u64(3)).unwrap();
     let sampled = run(&model, &prompt, &options, &mut sampler);

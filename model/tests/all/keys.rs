@@ -1,13 +1,13 @@
-//! Keys of `config.json` that transformers reads, as `references/keys.py` recorded them: each is used here, known to
-//! change nothing, or refused.
+//! Keys of `config.json` that transformers reads, as `references/keys.py` recorded them: each key is used here, known
+//! to change nothing, or refused.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 use waggle_model::{ConfigError, ModelSpec};
 
-/// Keys that change nothing about what is computed here: of the training, of other heads than the one that is read,
-/// of the form of results, of rounding, and of the files.
+/// Keys that do not change what is computed here: they concern the training, other heads than the one that is read,
+/// the form of results, rounding, or the files.
 const INERT: &[&str] = &[
     "_commit_hash",
     "attention_dropout",
@@ -51,23 +51,23 @@ const INERT: &[&str] = &[
     "use_cache",
 ];
 
-/// The same of some families, which others read.
+/// Keys that change nothing except in the families listed, which read them.
 const INERT_THERE: &[(&str, &[&str])] = &[
-    // The id of padding has a row like others, but where positions begin behind it.
+    // The id of padding has a row like other ids. It matters only if positions begin after it.
     ("pad_token_id", &["roberta"]),
-    // A decoder's logits are those of tokens.
+    // The logits of a decoder are those of tokens, not of classes.
     ("id2label", &["bert", "roberta", "distilbert", "vit"]),
     ("num_labels", &["bert", "roberta", "distilbert", "vit"]),
     ("problem_type", &["bert", "roberta", "distilbert", "vit"]),
 ];
 
-/// Keys that one family takes without reading them.
+/// Keys that one family accepts without reading them.
 const INERT_OF: &[(&str, &[&str])] = &[
     ("gpt2", &["rope_parameters", "rope_scaling", "rope_theta"]),
     ("opt", &["rope_parameters", "rope_scaling", "rope_theta"]),
-    // It is always causal.
+    // GPT-NeoX is always causal.
     ("gpt_neox", &["is_decoder"]),
-    // Experts are looked at where there are some, `enable_moe_block`.
+    // Keys of experts matter only with `enable_moe_block`.
     ("gemma4_text", &["top_k_experts"]),
     ("bert", ENCODERS),
     ("roberta", ENCODERS),
@@ -75,7 +75,8 @@ const INERT_OF: &[(&str, &[&str])] = &[
     ("vit", ENCODERS),
 ];
 
-/// A text of an encoder has no end, no direction, and no rotary embedding; a classifier no head that is tied.
+/// Keys that do not apply to encoders: their texts have no end-of-text token, no direction and no rotary embedding,
+/// and the head of a classifier is not tied.
 const ENCODERS: &[&str] =
     &["eos_token_id", "is_causal", "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings"];
 
@@ -96,7 +97,7 @@ fn with(config: &Value, key: &str, value: Value) -> Value {
     config
 }
 
-/// Configurations of a family, of which one at least uses each key that is used.
+/// Configurations of a family. At least one of them uses each key that the family uses.
 fn bases(kind: &str) -> Vec<Value> {
     let of = |more: Value| {
         let mut all = json!({"model_type": kind});
@@ -116,7 +117,7 @@ fn bases(kind: &str) -> Vec<Value> {
     [of(json!({})), of(more)].into_iter().filter(|config| parse(config).is_ok()).collect()
 }
 
-/// Values that are not `default`.
+/// Values of a key that differ from its `default`.
 fn others(default: &Value) -> Vec<Value> {
     match default {
         Value::Bool(_) => vec![json!(true), json!(false)],
@@ -135,11 +136,11 @@ fn is_inert(kind: &str, key: &str) -> bool {
     INERT.contains(&key) || own || there.is_some_and(|(_, readers)| !readers.contains(&kind))
 }
 
-/// A family of the record.
+/// A family in the record.
 struct Family {
     kind: String,
     defaults: Map<String, Value>,
-    /// All keys, with their defaults.
+    /// All keys of the family, with their defaults.
     keys: Vec<(String, Value)>,
 }
 

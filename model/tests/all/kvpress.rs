@@ -1,4 +1,4 @@
-//! Policies against kvpress: what is left of a prompt, and the logits after it.
+//! Policies against kvpress: the tokens that are left of a prompt, and the logits after it.
 //!
 //! `bench/peers/kvpress/make.py` made `data/kvpress.json`; `bench/peers/README.md` says where the programs differ.
 
@@ -12,17 +12,17 @@ use waggle_mpcache::PolicySpec;
 
 use crate::support::fine;
 
-/// Largest difference of a logit, as a share of the largest one.
+/// The largest allowed difference of a logit, as a share of the largest logit.
 const MAX_LOGIT_ERROR: f32 = 1e-5;
 
-/// Tokens by layer and key/value head, in the order of the text.
+/// Tokens by layer and then by key/value head, in the order of the text.
 type Tokens = Vec<Vec<Vec<usize>>>;
 
 #[derive(Deserialize)]
 struct Reference {
     prompt: Vec<u32>,
     continuation: Vec<u32>,
-    /// Of the scoring head that `kvzap` reads, by layer and head.
+    /// The columns of the scoring head that `kvzap` reads, by layer and then by head.
     columns: Vec<Vec<Vec<f32>>>,
     runs: Vec<Run>,
 }
@@ -30,11 +30,12 @@ struct Reference {
 #[derive(Deserialize)]
 struct Run {
     policy: PolicySpec,
-    /// What is left when the last token of the continuation comes: as kvpress does it, if its rules are not ours.
+    /// The tokens that are left when the last token of the continuation comes, by the rules of kvpress if these
+    /// differ from ours.
     plain: Option<Tokens>,
-    /// By rules that both have.
+    /// The tokens that are left by the rules that both programs have.
     kept: Tokens,
-    /// After every token of the continuation.
+    /// The logits after every token of the continuation.
     logits: Vec<Vec<f32>>,
 }
 
@@ -52,7 +53,7 @@ fn checkpoint(dir: &Path, columns: &[Vec<Vec<f32>>]) -> ModelFiles {
     ModelFiles::open(dir).unwrap()
 }
 
-/// The number of tokens that are in both.
+/// The number of tokens that are in both `a` and `b`.
 fn common(a: &Tokens, b: &Tokens) -> usize {
     let heads = a.iter().flatten().zip(b.iter().flatten());
     heads.map(|(a, b)| a.iter().filter(|token| b.contains(token)).count()).sum()
@@ -89,7 +90,7 @@ fn kvpress_keeps_the_same_tokens_and_gives_the_same_logits() {
         let ours: Tokens = (0..spec.layers()).map(of_layer).collect();
         assert_eq!(ours, kept, "{policy}");
 
-        // The first row is that of the prompt, which sees itself whole.
+        // The first row belongs to the prompt, whose tokens see it whole.
         let (logits, want) = (got.logits.unwrap(), want.concat());
         let logits = logits.iter().skip(spec.vocabulary());
         assert_eq!(logits.len(), want.len(), "{policy}");

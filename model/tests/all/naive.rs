@@ -10,10 +10,10 @@ use waggle_model::{GenerateOptions, ModelFiles, ModelSpec, Sampler};
 use crate::support::naive::{self, Published, Weights};
 use crate::support::{FloatModel, greedy, load, logits, sampled, spec, write_dir};
 
-/// f32 against f64 on random weights whose logits are a few units large.
+/// The largest allowed difference between f32 and f64, on random weights whose logits are a few units large.
 const MAX_LOGIT_ERROR: f64 = 2e-4;
 
-/// Weights as large as trained ones: fan-in scaled, gains around 1, biases that matter.
+/// Random weights of the size of trained ones: scaled by the fan-in, with gains around 1 and biases that matter.
 fn random_weights(spec: &ModelSpec, rng: &mut StdRng) -> Weights {
     let tensor = |t: waggle_model::TensorSpec| {
         let (centre, spread) = match t.shape[..] {
@@ -122,7 +122,7 @@ fn decoding_on_the_cache_equals_one_pass_over_the_whole_text() {
         for (a, b) in stepwise_logits.iter().zip(&whole) {
             assert!((a - b).abs() < 1e-4, "{config}: {a} against {b}");
         }
-        // With the last position's logits only, the same tokens and the same logits.
+        // With only the last position's logits revealed, tokens and logits are the same.
         let options = GenerateOptions { tokens: 12, ..Default::default() };
         let short = sampled(&model, &prompt, &options, &mut Sampler::greedy()).unwrap();
         assert_eq!(short.tokens, stepwise.tokens);

@@ -1,4 +1,4 @@
-//! Matrices of 8 bits: what is written, what every engine reads, and what is refused.
+//! Matrices of 8 bits: how they are written, how every engine reads them, and what is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn checkpoints() -> Vec<PathBuf> {
     families.chain(["shakespeare-gpt2", "stories260k"].map(|name| here.join("assets").join(name))).collect()
 }
 
-/// Writes the numbers of the model `from` in f32, and without saying that they ever had 8 bits.
+/// Writes the numbers of the model `from` in f32, without a sign that they ever had 8 bits.
 fn dequantize(from: &Path, to: &Path) -> ModelFiles {
     let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
     config.as_object_mut().unwrap().remove("quantization_config");
@@ -67,7 +67,7 @@ fn every_family_is_quantized_and_read() {
         let fixed = Model::load(&mut own, &after.spec, Some(&after.checkpoint)).unwrap();
         let wide = Model::load(&mut other, &same.spec, Some(&same.checkpoint)).unwrap();
         for (narrow, wide) in fixed.weights().into_iter().zip(wide.weights()) {
-            // Halves may have been rounded before.
+            // The numbers may have been rounded to half precision before.
             let steps = 1 << (wide.frac - narrow.frac);
             let [integers, wanted] = [narrow, wide].map(|w| w.values.as_ref().unwrap().matrix.to_integers());
             let close = integers.iter().zip(&wanted).all(|(n, w)| (n * steps - w).abs() <= steps / 2 + 1);
@@ -89,13 +89,13 @@ fn learned_columns_are_bound_to_the_new_weights() {
     let policy = "kvzap:budget=16".parse().unwrap();
     let files = ModelFiles::open(dir.path()).unwrap();
     Model::load_for(&policy, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
-    // The weights that they were fitted to are others.
+    // The learned columns were fitted to other weights.
     let files = ModelFiles { checkpoint: from.checkpoint, ..files };
     let error = Model::load_for(&policy, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).err();
     assert!(matches!(error, Some(Error::Checkpoint(CheckpointError::Type { .. }))), "{error:?}");
 }
 
-/// What loading says after `change` has seen the header of a file and its data.
+/// The error of loading after `change` has modified the header and the data of a file.
 fn refused(change: impl FnOnce(&mut Value, &mut [u8])) -> String {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
@@ -170,7 +170,7 @@ fn the_configuration_must_say_what_the_file_holds() {
     };
     opened(&from).unwrap();
     opened(&to).unwrap();
-    // Integers without the scheme, and the scheme without integers.
+    // Integers without the scheme in the configuration, and the scheme without integers.
     let configs = [&from, &to].map(|dir| fs::read(dir.join("config.json")).unwrap());
     fs::write(to.join("config.json"), &configs[0]).unwrap();
     fs::write(from.join("config.json"), &configs[1]).unwrap();

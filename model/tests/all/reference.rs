@@ -1,6 +1,7 @@
 //! The plaintext engine against the programs that trained the models, and against tasks with known answers.
 //!
-//! `reference.json` of the shakespeare models was made by their `train.py` (JAX), that of stories260k by llama2.c.
+//! `reference.json` of the shakespeare models was made by their `train.py` (JAX), and that of stories260k by
+//! llama2.c.
 
 use serde_json::Value;
 use waggle_model::{ModelFiles, bundled};
@@ -9,10 +10,10 @@ use waggle_tokenizer::Tokenizer;
 
 use crate::support::{FloatModel, greedy, load, logits};
 
-/// Largest difference to a reference logit.
+/// The largest allowed difference to a reference logit.
 const MAX_LOGIT_ERROR: f32 = 1e-3;
 
-/// The bundled weights are rounded to f16 (relative error up to 2^-11), which the logits show.
+/// The largest allowed difference for bundled weights, which are rounded to f16 (relative error up to 2^-11).
 const MAX_HALF_LOGIT_ERROR: f32 = 0.02;
 
 /// A greedy choice is compared where the reference's best two logits differ by more.
@@ -41,14 +42,16 @@ fn check_tokenizer(files: &ModelFiles, reference: &Value) {
     }
 }
 
-/// Prompt and greedy continuation of a reference entry; some list the prompt first, some do not.
+/// The prompt and the greedy continuation of a reference entry. Some entries repeat the prompt before the
+/// continuation.
 fn texts(entry: &Value) -> (Vec<u32>, Vec<u32>) {
     let (prompt, all) = (ids(&entry["prompt_ids"]), ids(&entry["greedy_ids"]));
     let continuation = all.strip_prefix(prompt.as_slice()).map_or(all.clone(), <[u32]>::to_vec);
     (prompt, continuation)
 }
 
-/// Where the margins are safe the continuation must be equal; at an unsafe one it may part, which would be said.
+/// The continuation must be equal as long as margins are safe. At an unsafe margin it may differ, which is then
+/// printed.
 fn check_greedy(model: &FloatModel, prompt: &[u32], want: &[u32], margins: &[f32]) {
     let got = greedy(model, prompt, want.len()).tokens;
     if let Some(i) = (0..want.len()).find(|&i| got[i] != want[i]) {
@@ -73,7 +76,7 @@ fn bundled_models_write_what_their_authors_recorded() {
             let rows = logits(&model, &prompt);
             let last = rows.row(prompt.len() - 1).to_vec();
             assert_close(&last, &floats(&entry["logits_prompt_last"]), MAX_HALF_LOGIT_ERROR, name);
-            // The greedy text is the same, at small margins too: that is why f16 was good enough.
+            // The greedy text is the same even at small margins, so f16 is good enough.
             assert_eq!(greedy(&model, &prompt, continuation.len()).tokens, continuation);
         }
     }
@@ -128,7 +131,7 @@ fn the_sorter_sorts_all_729_inputs() {
 #[test]
 fn the_adder_adds() {
     let model = load(ModelFiles::open(&asset("models/gpt-nano-adder")).unwrap());
-    // Every seventh of the 10 000 pairs: 7 and 100 have no common factor, so all digits meet.
+    // Every seventh of the 10 000 pairs is tested. As 7 and 100 have no common factor, all digits meet.
     for n in (0..10_000u32).step_by(7) {
         let (ab, cd) = (n / 100, n % 100);
         let sum = ab + cd;
@@ -153,6 +156,6 @@ fn recall_finds_the_values_of_its_keys() {
             total += 1;
         }
     }
-    // The model is not perfect: `naive.rs` shows that its misses at far positions are its own.
+    // The model is not perfect. `naive.rs` shows that its misses at far positions are not the program's.
     assert!(total > 500 && f64::from(right) >= 0.985 * f64::from(total), "{right} of {total} values found");
 }

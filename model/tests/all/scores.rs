@@ -1,4 +1,4 @@
-//! Scoring heads, which every family takes.
+//! Scoring heads, which every family supports.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -14,16 +14,16 @@ use waggle_protocols::{Fixed, FixedLoader};
 use crate::families::families;
 use crate::support::tiny::{write_columns, write_model};
 
-/// Largest difference of a score or a logit, as a share of the largest one.
+/// The largest allowed difference of a score or a logit, as a share of the largest one.
 const MAX_ERROR: f32 = 1e-4;
 
-/// Tokens of a prompt.
+/// The number of tokens of a prompt.
 const PROMPT: usize = 24;
 
 const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_head": 3, "vocab_size": 41, "n_positions": 64}"#;
 
-/// Calls `run` with a directory of a model of every family, with a file of columns.
+/// Calls `run` for every family, with the directory of a model that has a file of learned columns.
 fn each(run: impl Fn(&str, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     write_model(dir.path(), GPT2);
@@ -40,7 +40,7 @@ fn each(run: impl Fn(&str, &Path)) {
         let kind = serde_json::to_value(ModelFiles::open(&from).unwrap().spec).unwrap();
         seen.push(kind["model_type"].as_str().unwrap().to_owned());
     }
-    // Encoders keep no cache, whose tokens scores are for.
+    // Scores are for the tokens of a cache, and encoders keep none.
     let encoders = ["bert", "roberta", "distilbert", "vit"];
     let mut decoders = ModelSpec::TYPES.iter().filter(|kind| !encoders.contains(kind));
     assert!(decoders.all(|kind| seen.iter().any(|seen| seen == kind)), "{seen:?}");
@@ -50,7 +50,7 @@ fn ids(spec: &ModelSpec) -> Vec<u32> {
     (0..PROMPT as u32).map(|i| i * 7 % spec.vocabulary() as u32).collect()
 }
 
-/// Attends to everything, and notes the scores of tokens by layer.
+/// A policy that attends to all tokens and records their scores by layer.
 struct Noting(Arc<Mutex<Vec<ArrayD<f32>>>>);
 
 impl Policy<Float> for Noting {
@@ -124,16 +124,16 @@ fn states_of_the_residual_stream() {
         let last = model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ()).unwrap();
         let residual = engine.take_states().residual;
         if !spec.attention().shared.is_empty() {
-            // Nothing is fitted to these: `ModelSpec::check_shared`.
+            // Columns cannot be fitted to such models, see `ModelSpec::check_shared`.
             return;
         }
-        // The embedding, a second one with positions, and two for each layer.
+        // The states are the embedding, perhaps its sum with positions, and two for each layer.
         let before = residual.len() - 2 * spec.layers();
         assert!((1..=2).contains(&before), "{name}: {before}");
         for state in &residual {
             assert_eq!(state.dim(), (PROMPT, spec.hidden()), "{name}");
         }
-        // The head reads the last of them, normalised.
+        // The head of the model reads the last state, normalised.
         let last = last.unwrap().into_dimensionality::<ndarray::Ix2>().unwrap();
         for (state, normed) in residual.last().unwrap().rows().into_iter().zip(last.rows()) {
             let cosine = state.dot(&normed) / (state.dot(&state) * normed.dot(&normed)).sqrt();
@@ -166,7 +166,7 @@ fn every_family_runs_kvzap() {
         let plain = Model::load(&mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
         let wide = Model::load_for(&policy, &mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
         assert_eq!(wide.weights().len(), plain.weights().len(), "{name}: weights are wider, not more");
-        // The text under another policy does not change.
+        // The columns do not change the text under another policy.
         let want = run(&mut Float::default(), &plain, &full).unwrap();
         let got = run(&mut Float::default(), &wide, &full).unwrap();
         assert!(largest(&(got - &want)) < MAX_ERROR * largest(&want), "{name}");

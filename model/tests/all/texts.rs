@@ -1,4 +1,4 @@
-//! Texts that a decoder goes on with side by side: each is the text that it is alone.
+//! Texts that a decoder continues side by side: each is the same as when it is generated alone.
 
 use std::num::NonZeroUsize;
 
@@ -11,7 +11,7 @@ use waggle_mpcache::PolicySpec;
 use crate::families::families;
 use crate::support::{FloatModel, load};
 
-/// Largest difference of a logit to that of the text alone, as a share of the largest one.
+/// The largest allowed difference of a logit to that of the text alone, as a share of the largest logit.
 const MAX_ERROR: f32 = 1e-5;
 
 fn several(model: &FloatModel, ids: &[u32], texts: usize, options: &GenerateOptions) -> Result<Generation, Error> {
@@ -19,7 +19,7 @@ fn several(model: &FloatModel, ids: &[u32], texts: usize, options: &GenerateOpti
     generate(&mut Float::default(), model, Input::known(ids).of_texts(texts), options, next, &mut NoHooks)
 }
 
-/// `got` has the tokens and the logits of `alone`, one generation for each text.
+/// Asserts that `got` has the tokens and the logits of `alone`, which has one generation for each text.
 fn assert_same(got: &Generation, alone: &[Generation], what: &str) {
     let tokens: Vec<&[u32]> = alone.iter().map(|text| &text.tokens[..]).collect();
     assert_eq!(got.texts().collect::<Vec<_>>(), tokens, "{what}");
@@ -62,7 +62,7 @@ fn shorter_prompts_are_padded_and_a_text_that_has_ended_gets_no_more_words() {
     assert_eq!((together.count, &together.lengths[..]), (12, &[12; 3][..]));
     let checked = check(&model, Input::known(&ids).of_texts(3), &padded, &together).unwrap();
     assert_eq!(checked.token_agreement, 1.0);
-    // A word that one of them says first, and another later or never, ends each where it stands.
+    // The end token is a word that one text has first and another later or never. Each text ends where it has it.
     let end = alone[0].tokens[3];
     let stopping = with_end("stories260k", end);
     let options = GenerateOptions { stop_at_eos: true, ..padded };
@@ -87,7 +87,7 @@ fn with_end(name: &str, id: u32) -> FloatModel {
     load(ModelFiles { spec, ..files })
 }
 
-/// Every policy decides for each text what it decides for it alone, or says that it cannot.
+/// Every policy decides for each text as for the text alone, or says that it cannot.
 #[test]
 fn policies_decide_for_each_text() {
     let sinks = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/families/granite-sinks");
@@ -95,7 +95,7 @@ fn policies_decide_for_each_text() {
     decide(&|| ModelFiles::open(sinks.as_ref()).unwrap());
 }
 
-/// Every policy that may decides for two texts as it does for each.
+/// Checks that every policy that allows several texts decides for two texts as for each alone.
 fn decide(files: &dyn Fn() -> ModelFiles) {
     let words = files().spec.vocabulary() as u32;
     let ids: Vec<u32> = (0..2 * 40).map(|i| (i * i * 7 + 3 * i + 1) % words).collect();

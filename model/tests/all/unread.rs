@@ -1,4 +1,4 @@
-//! Checkpoints that hold more than the program reads.
+//! Checkpoints that hold tensors which the program does not read.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn tensor(shape: &[usize], data: Vec<f32>) -> Published {
     Published { shape: shape.to_vec(), data }
 }
 
-/// Loads the tensors of `config` and `extra`.
+/// Loads a model that has the tensors of `config` and also those of `extra`.
 fn load(config: &Value, extra: &[(&str, Published)]) -> Result<(), CheckpointError> {
     let mut weights = patterned(&spec(config));
     weights.extend(extra.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())));
@@ -116,7 +116,7 @@ fn known_buffers_are_checked_for_what_they_are() {
         head.data[3] += 1.0;
         wrong(load(&config, &[(tied, head)]), tied);
     }
-    // A masked score is taken away by what is not finite, too: half precision has nothing as small as -1e9.
+    // The bias of a masked score may also be infinite, because half precision has no number as small as -1e9.
     let masked = "transformer.h.1.attn.masked_bias";
     load(&gpt2(), &[(masked, tensor(&[], vec![f32::NEG_INFINITY]))]).unwrap();
     for score in [f32::NAN, f32::INFINITY] {
@@ -124,7 +124,7 @@ fn known_buffers_are_checked_for_what_they_are() {
     }
 }
 
-/// The numbers count and not the type in which they are stored.
+/// The numbers count, not the type in which they are stored.
 #[test]
 fn a_tied_head_may_have_another_type() {
     let mut config = llama();
@@ -143,7 +143,7 @@ fn a_tied_head_may_have_another_type() {
     assert!(matches!(write(&weights), Err(CheckpointError::Buffer { tensor, .. }) if tensor == "lm_head.weight"));
 }
 
-/// What encoders were published with beside what they read: heads of another training, poolers, counts.
+/// Tensors that encoders were published with and do not read: heads of another training, poolers, counts.
 #[test]
 fn leftovers_are_those_of_the_family() {
     let one = || tensor(&[1], vec![f32::NAN]);
@@ -206,7 +206,7 @@ fn a_mask_may_have_bytes_and_a_weight_may_not() {
     assert!(matches!(&error, CheckpointError::Type { tensor, .. } if tensor == "transformer.ln_f.bias"), "{error}");
 }
 
-/// A tensor in two shards is one if it is the same in both.
+/// A tensor that is in two shards is accepted if it is the same in both.
 #[test]
 fn a_tensor_in_two_files_is_the_same() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The integers that are made when they are read are those of the whole matrix in memory, folded and rounded at once.
+//! Integers that are computed when weights are read equal those of a whole matrix that is folded and rounded in
+//! memory.
 
 use std::fs;
 
@@ -22,7 +23,7 @@ fn compare(model: &Model<FixedWeight>, name: &str, matrix: &Array2<f32>, bias: O
     let want: Vec<i32> = matrix.iter().map(|x| round(*x, weight.frac) as i32).collect();
     assert!(want.iter().any(|w| *w != 0));
     assert_eq!(values.matrix.to_integers(), want, "{name}");
-    // One row has a kernel of its own.
+    // A single row has a kernel of its own.
     let x: Vec<u64> = (1..=matrix.nrows() as u64).map(|i| i.wrapping_mul(u64::MAX / 7)).collect();
     let mut product = vec![0u64; matrix.ncols()];
     for (i, w) in want.iter().enumerate() {
@@ -70,7 +71,7 @@ fn gpt2_is_folded_as_in_memory() {
     let (c, ModelConfig::Gpt2(config)) = (&files.checkpoint, files.spec.config()) else { panic!("a GPT-2") };
     let model = fixed(&files.spec, c);
     let vector = |name: &str| c.vector(name).expect("a vector");
-    // x' W + b = x (diag(g) W) + (beta W + b) for x' = g x + beta; the sums in f64, as they are long.
+    // x' W + b = x (diag(g) W) + (beta W + b) for x' = g x + beta; the sums are in f64, as they are long.
     let folded = |matrix: Array2<f32>, bias: Option<Array1<f32>>, norm: &str| {
         let (gain, shift) = (vector(&format!("{norm}.weight")), vector(&format!("{norm}.bias")));
         let sums = matrix
@@ -94,7 +95,7 @@ fn gpt2_is_folded_as_in_memory() {
     bias.slice_mut(s![..config.n_embd]).mapv_inplace(|b| b * factor);
     compare(&model, "transformer.h.1.attn.c_attn.weight", &attention, Some(&bias));
     let (down, bias) = part("mlp.c_proj");
-    // Additions to the residual stream have no mean: that of a row's entries is taken away, in f64.
+    // Additions to the residual stream have the mean 0: the mean of a row's entries is subtracted, in f64.
     let mean = |entries: &mut dyn Iterator<Item = &f32>, n: usize| {
         (entries.map(|&w| f64::from(w)).sum::<f64>() / n as f64) as f32
     };
@@ -142,7 +143,7 @@ fn shards_of_every_type_are_read_as_they_were_written() {
                 let read = checkpoint.matrix(&tensor.name).expect("a matrix");
                 assert!(read.iter().enumerate().all(|(i, x)| *x == pattern(&tensor.name, i)), "{}", tensor.name);
             }
-            // A model in the other form would hide this one, or be hidden by it.
+            // A model in the other form would hide this model, or be hidden by it.
             let other = if shard_bytes.is_some() { None } else { Some(1) };
             assert!(write(other).is_err());
         }

@@ -1,4 +1,4 @@
-//! Text models of models of texts and pictures.
+//! Text models within models of texts and pictures.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use waggle_model::{Checkpoint, CheckpointError, DType, Error, LeftOut, ModelFile
 
 use crate::support::{load, logits};
 
-/// Writes the family `family` as the text model of a `kind`, whose names `named` gives, with `extra` tensors.
+/// Writes the model of the family `family` as the text model within a model of type `kind`. `named` gives the names
+/// of its tensors, and `extra` are further tensors.
 fn wrap(family: &str, to: &Path, (kind, class): (&str, &str), named: impl Fn(&str) -> String, extra: &[&str]) {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families").join(family);
     let mut text: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
@@ -33,12 +34,12 @@ fn wrap(family: &str, to: &Path, (kind, class): (&str, &str), named: impl Fn(&st
     .unwrap();
 }
 
-/// As published before transformers 4.52.
+/// The published name of a tensor before transformers 4.52.
 fn before(name: &str) -> String {
     format!("language_model.{name}")
 }
 
-/// As published since.
+/// The published name of a tensor since transformers 4.52.
 fn since(name: &str) -> String {
     match name.strip_prefix("model.") {
         Some(text) => format!("model.language_model.{text}"),

@@ -1,28 +1,30 @@
-//! `streaming`, `duo` and `razor`: heads stream, all of them or some, and the others keep every token.
+//! `streaming`, `duo` and `razor`: all heads or some of them *stream*, and the other heads keep every token.
 //!
-//! **Source.** StreamingLLM (Xiao et al., arXiv 2309.17453): the first tokens and the latest are kept. Its authors
-//! count positions within the cache; here every token keeps the one at which it was encoded. DuoAttention (Xiao et
-//! al., arXiv 2410.10819): *retrieval heads* look at all tokens, and *streaming heads* need no more than the first
-//! tokens and the latest. RazorAttention (Tang et al., arXiv 2407.15891): the same, and what a streaming head lets go
-//! stays as a *compensation token*. Its key and its value are the means of those that went, and the softmax counts it
-//! as often as tokens went.
+//! **Source.** StreamingLLM (Xiao et al., arXiv 2309.17453): a streaming head keeps the first tokens and the latest.
+//! Its authors count positions within the cache; here every token keeps the position at which it was encoded.
+//! DuoAttention (Xiao et al., arXiv 2410.10819): *retrieval heads* look at all tokens, and *streaming heads* need no
+//! more than the first tokens and the latest. RazorAttention (Tang et al., arXiv 2407.15891): the same, but a
+//! *compensation token* stands for the tokens that a streaming head evicted. Its key and its value are the means of
+//! theirs, and the softmax counts it once for each of these tokens.
 //!
-//! **The pattern.** The authors of DuoAttention train a gate for each head; those of RazorAttention choose heads that
-//! look back to an equal token, or to the one after it, in a random text that repeats itself. Here `waggle heads`
-//! finds the pattern, by the attention that a head loses when it streams or by repetitions, without training.
+//! **The pattern.** The authors of DuoAttention train a gate for each head. The authors of RazorAttention run a
+//! random text that repeats itself, and choose the heads that look back to an equal token or to the token after it.
+//! Here `waggle heads` finds the pattern, without training: by the attention that a head loses when it streams, or by
+//! repetitions.
 //!
 //! **Steps.** The heads of a layer are divided into two parts with tokens of their own ([`Policy::parts`]). In two
 //! phases both parts go through each step of attention together, so a step has the flows of `full`. In one phase the
-//! products with keys and with values are taken one after another. A compensation token is a sum of shares. Its
-//! division by a public number takes two truncations in each eviction, and the logarithm of that number is added to
-//! its score for nothing.
+//! products with keys and with values are taken one after another. The sum that a compensation token needs is a sum
+//! of shares. Its division by the public number of tokens takes two truncations in each eviction. Adding the
+//! logarithm of this number to the token's score costs nothing.
 //!
-//! **Blocks.** A store that is cut is rewritten, and in two phases all of its rows then need fresh masks. A full
-//! store therefore drops a block of its oldest tokens at once; the default block of a budget in tokens is a quarter
-//! of it. With a share the default is 1: such a cache grows, so three of four steps drop a token and one does not.
+//! **Blocks.** An eviction rewrites the store, and in two phases all of its rows then need fresh masks. A full store
+//! therefore drops a block of tokens at once. With a budget in tokens the default block is a quarter of the budget.
+//! With a share the default is 1: the budget grows, so that at a share of 1/4 three of four steps drop a token and
+//! one does not.
 //!
 //! **Public.** Which heads stream, and all lengths. The pattern of `duo` and `razor` comes from the model, so it
-//! tells something about the weights: a bit for each head. The server publishes it when it agrees to the policy.
+//! tells something about the weights: one bit for each head. The server publishes it when it agrees to the policy.
 //! **Revealed.** Nothing else: no choice depends on the text.
 
 use waggle_engine::{Error, Select, Tensor};
@@ -35,18 +37,18 @@ use crate::{
     Store,
 };
 
-/// Keeps every token in some heads, or in none, and the first tokens and the latest in the others.
+/// Keeps every token in some heads or in none, and keeps the first tokens and the latest in the other heads.
 ///
-/// The pattern is public: no protocol runs to choose.
+/// The pattern is public, so no protocol runs to choose tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divided {
     /// The heads that keep every token; `streaming` has none.
     pub heads: Option<HeadPattern>,
-    /// The budget of the heads outside `heads`, of all tokens seen, and when the rest goes.
+    /// The budget of the heads outside `heads`, out of all tokens seen, and when the other tokens are evicted.
     pub schedule: Schedule,
-    /// The number of those heads' tokens that stand at the start of the text.
+    /// The number of tokens at the start of the text that the heads outside `heads` keep.
     pub sinks: usize,
-    /// `razor`: in those heads a token of their own stands for those that went.
+    /// Whether a compensation token stands for the tokens that the heads outside `heads` evicted, as in `razor`.
     pub compensates: bool,
 }
 
@@ -100,7 +102,7 @@ impl PolicyFamily for Divided {
 const DUO: &str = "duo";
 const RAZOR: &str = "razor";
 
-/// The value asked for where no pattern is given.
+/// The value that is asked for if no pattern is given.
 const MISSING: &str = "the heads of each layer that keep every token";
 
 fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, PolicyError> {
@@ -116,7 +118,7 @@ fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, Polic
     })
 }
 
-/// The rows of `held` that an eviction leaves: the first ones, and the latest.
+/// The rows that an eviction leaves of `held` rows: the first ones and the latest.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     held: usize,
@@ -139,7 +141,7 @@ impl Left {
 }
 
 impl Divided {
-    /// The heads of `layer`, of so many, that keep every token, and those that stream.
+    /// The heads of `layer`, which has `heads` heads, that keep every token, and those that stream.
     fn split(&self, layer: usize, heads: usize) -> [Vec<usize>; 2] {
         match &self.heads {
             Some(pattern) => pattern.split(layer, heads),
@@ -147,7 +149,8 @@ impl Divided {
         }
     }
 
-    /// The rows left after a chunk of the prompt, or all of it, has seen itself whole. `None` if nothing goes.
+    /// The rows left after the prompt, or a chunk of it, has attended to all of its tokens. `None` if nothing is
+    /// evicted.
     fn left_after<E: Select>(&self, store: &Store<E>, part: usize) -> Option<Left> {
         let piece = store.piece();
         if self.schedule.ends_chunk(piece) {
@@ -159,13 +162,14 @@ impl Divided {
         }
     }
 
-    /// The rows left when those go that do not fit into the budget, but none of the last `least` tokens.
+    /// The rows left after the tokens that exceed the budget are evicted, but none of the last `least` tokens.
     fn left_over<E: Select>(&self, store: &Store<E>, part: usize, least: usize) -> Option<Left> {
         let most = self.schedule.budget_of(store.seen());
         self.left(store, part, self.schedule.left(most, store.parts()[part].len())?, least)
     }
 
-    /// `keep` rows are left, at least the last `least` tokens, and the row of a compensation token.
+    /// The rows left by an eviction down to `keep` rows, which include at least the last `least` tokens and the row
+    /// of a compensation token. `None` if nothing is evicted.
     fn left<E: Select>(&self, store: &Store<E>, part: usize, keep: usize, least: usize) -> Option<Left> {
         let part = &store.parts()[part];
         let (held, merged) = (part.len(), usize::from(self.compensates));
@@ -174,7 +178,7 @@ impl Divided {
             return None;
         }
         let keep = keep - merged;
-        // A row that stands for others is none of the first tokens.
+        // A row that stands for several tokens is none of the first tokens.
         let first = self.sinks.min(keep - least).min(part.merged().map_or(usize::MAX, |merged| merged.row));
         Some(Left { held, first, latest: keep - first })
     }
@@ -184,11 +188,11 @@ impl Divided {
 struct Parts<E: Select> {
     settings: Divided,
     shape: HeadShape,
-    /// `razor`: by layer what its streaming heads let go.
+    /// `razor`: by layer, what its streaming heads have evicted.
     gone: Vec<Option<Gone<E::Tensor>>>,
 }
 
-/// The sums of rows that went, (1, heads * head_dim) each, and their number.
+/// The sums of the keys and of the values of evicted rows, (1, heads * head_dim) each, and the number of rows.
 #[derive(Clone)]
 struct Gone<T> {
     keys: T,
@@ -197,13 +201,13 @@ struct Gone<T> {
 }
 
 impl<E: Select> Parts<E> {
-    /// The part of `layer` whose heads stream, if some do.
+    /// The part of `layer` whose heads stream, if it has one.
     fn streaming(&self, layer: usize) -> Option<usize> {
         let [keep, stream] = self.settings.split(layer, self.shape.kv_heads);
         (!stream.is_empty()).then_some(usize::from(!keep.is_empty()))
     }
 
-    /// Leaves what `left` says of the part `part`, and the compensation token of what went.
+    /// Cuts the part `part` to the rows that `left` states and the compensation token of the evicted tokens.
     fn evict(
         &mut self,
         engine: &mut E,
@@ -219,7 +223,7 @@ impl<E: Select> Parts<E> {
         let of = &store.parts()[part];
         let merged = of.merged().map(|merged| merged.row);
         let mut rows = left.gone();
-        // The row that stands for others is made anew from their sum.
+        // The row that stands for several tokens is computed anew from their sum.
         rows.retain(|row| Some(*row) != merged);
         let mut keys = sum(engine, &attention::take(of.keys(), 0, &rows))?;
         let mut values = sum(engine, &attention::take(of.values(), 0, &rows))?;
@@ -241,7 +245,7 @@ impl<E: Select> Parts<E> {
         let (new_keys, new_values) = (around(of.keys(), &key), around(of.values(), &value));
         store.replace_merged(part, new_keys, new_values, Merged { row: first.len(), tokens });
         self.gone[layer] = Some(Gone { keys, values, tokens });
-        // The row has a place among the positions, although it is no token.
+        // The compensation token is recorded at the position of the first evicted row, although it is no token.
         store.record_kept_by(part, &[first, left.gone()[..1].to_vec(), latest].concat());
         Ok(())
     }
@@ -253,16 +257,16 @@ impl<E: Select> Parts<E> {
     }
 }
 
-/// The sum of rows, (rows, n) -> (1, n). Free.
+/// The sum of rows, (rows, n) -> (1, n). Costs nothing.
 fn sum<E: Select>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
     let n = rows.shape()[1];
     Ok(engine.sum_last(&rows.permute(&[1, 0]))?.reshape(&[1, n]))
 }
 
-/// Means of `tokens` rows from their sums.
+/// The means of `tokens` rows, from their sums.
 ///
-/// A public factor has 16 fractional bits. A division by thousands would be off by percents, so a power of two goes
-/// first, which such a factor holds exactly.
+/// A public factor has 16 fractional bits, so a division by thousands would be off by percents. The division by a
+/// power of two comes first, because such a factor is exact.
 fn means<E: Select>(
     engine: &mut E,
     keys: &E::Tensor,
@@ -292,7 +296,8 @@ impl<E: Select> Policy<E> for Parts<E> {
         parts
     }
 
-    /// The number of heads that keep every token: which ones they are makes no difference to what is sent.
+    /// The class is the number of heads that keep every token: which heads these are makes no difference to what is
+    /// sent.
     fn layer_class(&self, layer: usize) -> usize {
         self.settings.split(layer, self.shape.kv_heads)[0].len()
     }
@@ -304,7 +309,8 @@ impl<E: Select> Policy<E> for Parts<E> {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        // The prompt, or a chunk of it, sees itself whole and is cut afterwards; later tokens see what is kept.
+        // The prompt, or a chunk of it, attends to all of its tokens and is cut afterwards. Later tokens attend to
+        // the tokens that are kept.
         if let Some(part) = self.streaming(layer)
             && !store.piece().in_prompt()
             && let Some(left) = self.settings.left_over(store, part, q.shape()[1])

@@ -1,16 +1,17 @@
-//! `fastgen`: every head keeps what its attention to the prompt asks for. FastGen (Ge et al., arXiv 2310.01801).
+//! `fastgen`: every head keeps the tokens that its attention to the prompt asks for. FastGen (Ge et al., arXiv
+//! 2310.01801).
 //!
-//! At the end of the prompt each key/value head takes the first of these that has recovered the share `recovery` of
-//! its attention, on average over all queries of the prompt: the first tokens; those and the most frequent ones,
-//! which received the most attention; those and the latest; everything. The frequent tokens and the latest take half
-//! of the budget each. Sums of attention go on while text is generated, and what is no longer among them goes after
-//! each token.
+//! At the end of the prompt each key/value head takes the first of four profiles that recovers the share `recovery`
+//! of its attention, on average over all queries of the prompt. The profiles are: the first tokens; the first tokens
+//! and the *frequent* ones, which received the most attention; the first, the frequent and the latest tokens; all
+//! tokens. The frequent tokens and the latest take half of the budget each. Sums of attention go on while text is
+//! generated, and after each token a head drops what its profile no longer contains.
 //!
-//! **What is left out.** The authors also keep punctuation. A policy sees no words, so here is none.
+//! **What is left out.** The authors also keep punctuation. A policy sees no words, so it cannot do this.
 //!
-//! **In the clear only.** Which head keeps what, and so how much, follows from the prompt. Two parties could hide
-//! that only if all heads held as much as the largest, which is the full cache. `duo` makes the choice once for a
-//! model instead.
+//! **In the clear only.** Which tokens a head keeps, and so how many, follows from the prompt. Two parties could hide
+//! these numbers only if all heads held as many tokens as the largest, which is the full cache. `duo` instead chooses
+//! once for a model.
 
 use waggle_engine::{Error, Select, Tensor};
 
@@ -18,16 +19,16 @@ use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention::{self, Attended};
 use crate::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
 
-/// The authors' share of the attention that is to be recovered.
+/// The share of the attention to recover, by default: the authors' number.
 const DEFAULT_RECOVERY: f64 = 0.95;
 
-/// Gives every head a policy of its own, by its attention to the prompt. Only engines that see their values run it.
+/// Gives every head a profile of its own, by its attention to the prompt. Only engines that see their values run it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FastGen {
-    /// Share of all tokens seen that a head keeps which keeps the most of all that do not keep everything, besides
-    /// the first tokens: half of it by sums of attention, half of it the latest. With 1 all heads keep everything.
+    /// Share of all tokens seen that a head keeps, besides the first tokens, if it keeps both the frequent tokens and
+    /// the latest: half of the share each. With 1 all heads keep everything.
     pub budget: f64,
-    /// Share of the attention of the prompt that what is kept would have received.
+    /// Share of the prompt's attention that the kept tokens must have received.
     pub recovery: f64,
     /// Tokens at the start of the text, which every head keeps.
     pub sinks: usize,
@@ -68,9 +69,9 @@ enum Profile {
 /// The state of a key/value head.
 #[derive(Clone, Debug, Default)]
 struct Head {
-    /// By row the attention that it received so far.
+    /// By row, the attention that the row received so far.
     received: Vec<f64>,
-    /// The probabilities of the queries of the prompt, until the head has its policy.
+    /// The probabilities of the queries of the prompt, until the head has its profile.
     queries: Vec<Vec<f32>>,
     kept: Option<Profile>,
 }
@@ -78,17 +79,17 @@ struct Head {
 /// The policy of one generation.
 struct Profiled {
     settings: FastGen,
-    /// By layer and key/value head.
+    /// The states, by layer and then by key/value head.
     layers: Vec<Vec<Head>>,
 }
 
 impl FastGen {
-    /// Frequent tokens, and as many of the latest, of `tokens`.
+    /// Half of the budget for `tokens` tokens: the number of frequent tokens, and also of latest ones.
     fn half(&self, tokens: usize) -> usize {
         (self.budget / 2.0 * tokens as f64).round() as usize
     }
 
-    /// The rows of `received` that a head keeps by `kept` when it has seen `tokens` tokens.
+    /// The rows of `received` that a head with the profile `kept` keeps when it has seen `tokens` tokens.
     fn rows(&self, kept: Profile, received: &[f64], tokens: usize) -> Vec<usize> {
         let (held, half) = (received.len(), self.half(tokens));
         let latest = match kept {
@@ -103,7 +104,7 @@ impl FastGen {
         (0..held).filter(|row| !rest.contains(row) || order.contains(row)).collect()
     }
 
-    /// The profile of a head whose queries of the prompt had the probabilities in `head`.
+    /// The profile of a head, from the probabilities of the prompt's queries in `head`.
     fn choose(&self, head: &Head) -> Profile {
         if self.budget == 1.0 {
             return Profile::Everything;
@@ -111,7 +112,7 @@ impl FastGen {
         let tokens = head.received.len();
         let recovers = |kept: Profile| {
             let mut stays = vec![false; tokens];
-            // The latest are others for each query.
+            // The latest tokens differ from query to query.
             let far = if kept == Profile::FrequentAndLatest { Profile::Frequent } else { kept };
             self.rows(far, &head.received, tokens).into_iter().for_each(|row| stays[row] = true);
             let latest = if kept == Profile::FrequentAndLatest { self.half(tokens).max(1) } else { 1 };
@@ -130,8 +131,8 @@ impl FastGen {
 }
 
 impl Head {
-    /// Adds what `p` (queries, rows) gave to the `rows` rows. Of the queries of each head of a group, `each` stand
-    /// one after another, and the last one sees all rows.
+    /// Adds the attention that the queries of `p` (queries, rows) gave to the `rows` rows. The queries of each query
+    /// head of the group stand one after another, `each` of them, and the last one sees all rows.
     fn watch(&mut self, p: &[f32], rows: usize, each: usize) {
         self.received.resize(rows, 0.0);
         for (query, p) in p.chunks(rows).enumerate() {
@@ -194,7 +195,8 @@ mod tests {
 
     use crate::{HeadShape, KvCache, Layers, PolicySpec};
 
-    /// Heads that look at the first token, at one far back, at the token before, and at all alike.
+    /// Four heads: one looks at the first token, one at a token far back, one at the token before, and one at all
+    /// tokens alike.
     #[test]
     fn every_head_keeps_what_it_looks_at() {
         const PROMPT: usize = 20;
@@ -210,7 +212,7 @@ mod tests {
         };
         let mut pass = |tokens: std::ops::Range<usize>| {
             let (first, new) = (tokens.start, tokens.len());
-            // A key is a unit vector of its position.
+            // The key of a token is the unit vector of its position.
             let rows = ArrayD::from_shape_fn(vec![new, 4 * d], |at| f32::from(at[1] % d == first + at[0]));
             let q = ArrayD::from_shape_fn(vec![4, new, d], |at| {
                 if looks(at[0], first + at[1]) == Some(at[2]) { 30.0 } else { 0.0 }
@@ -218,13 +220,13 @@ mod tests {
             cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap();
             cache.attended(0).unwrap().to_vec()
         };
-        // The prompt sees itself whole.
+        // Every query of the prompt sees the prompt whole.
         assert!(pass(0..PROMPT).iter().all(|seen| seen.len() == PROMPT));
         let seen = pass(PROMPT..PROMPT + 1);
         assert_eq!(seen[0], [0, 1, 19, 20]);
-        // Two frequent ones beside the first two and the newest.
+        // The head keeps two frequent tokens beside the first two and the newest.
         assert!(seen[1].contains(&7) && seen[1].len() == 6, "{seen:?}");
-        // The latest two are 18 and 19, and two more were looked at the most.
+        // The latest two tokens are 18 and 19, and two more received the most attention.
         assert!(seen[2].ends_with(&[18, 19, 20]) && seen[2].len() == 7, "{seen:?}");
         assert_eq!(seen[3], (0..PROMPT + 1).collect::<Vec<_>>());
     }

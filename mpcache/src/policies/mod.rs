@@ -21,8 +21,8 @@ use waggle_engine::Select;
 use crate::family::{Parsed, Settings, find};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};
 
-/// Makes one type of all families. A line here is all that a policy's file needs to be known by name; the compiler
-/// reports a family without a line as dead code.
+/// Makes one type of all families. A policy's file is known by name once it has a line here. The compiler reports a
+/// family without a line as dead code.
 macro_rules! registry {
     ($($module:ident::$family:ident,)+) => {
         $(pub use $module::$family;)+
@@ -57,7 +57,7 @@ macro_rules! registry {
                 None
             }
 
-            /// The settings, of whatever family.
+            /// The settings behind a pointer, whatever the family.
             pub(crate) fn settings(&self) -> &dyn Settings {
                 match self {
                     $(Self::$family(family) => family,)+

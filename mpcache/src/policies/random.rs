@@ -1,4 +1,4 @@
-//! `random`: a public random choice, the control that every other policy must beat.
+//! `random`: a public random choice of tokens, the control that every other policy must beat.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -9,15 +9,15 @@ use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention;
 use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Store, budget};
 
-/// Attends to the first tokens, the newest, and a random choice of the others, a fresh one on every layer and step.
-/// Nothing is evicted.
+/// Attends to the first tokens, the newest, and a random choice of the other tokens. Every layer and step has a
+/// choice of its own. Nothing is evicted.
 ///
 /// Both parties know the coins: the policy needs no protocol and reveals nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Random {
     /// Share of all tokens seen that a query attends to.
     pub budget: f64,
-    /// Attended tokens that stand at the start of the text.
+    /// The number of attended tokens that stand at the start of the text.
     pub sinks: usize,
     /// Makes the public coins; no secret depends on them.
     pub seed: u64,
@@ -69,7 +69,7 @@ impl<E: Select> Policy<E> for Draws {
         if rows > 1 || store.piece().in_prompt() || keep >= tokens {
             return Ok(attention::causal(engine, q, store)?.output);
         }
-        // The newest always, then sinks, then the draw.
+        // The newest token comes first, then the sinks, then the draw.
         let sinks = self.settings.sinks.min(keep - 1);
         let mut index = sample(&mut self.coins, tokens - 1 - sinks, keep - 1 - sinks).into_vec();
         index.iter_mut().for_each(|i| *i += sinks);

@@ -1,16 +1,18 @@
 //! `h2o` and `tova`: the tokens that received the least attention are evicted.
 //!
-//! A full store evicts obliviously. One token: the least entry is a hidden one-hot row e, and the oldest protected
-//! token moves into its slot: x + e (moved - e x), one gather and one scatter. A block: the best of the others are
-//! gathered. Either way the slots lose their order, which attention does not need, and all rows are rewritten. A
-//! block of N therefore costs once in N steps about what a single token costs in each ([`Schedule`]).
+//! A full store evicts obliviously. To evict one token, the slot of the least score is a hidden one-hot row e, and
+//! the oldest protected token moves into this slot: x + e (moved - e x), by one gather and one scatter. To evict a
+//! block, the best of the unprotected tokens are gathered. Either way the slots lose their order, which attention
+//! does not need, and all rows are rewritten. A block of N tokens, evicted every N steps, therefore costs about as
+//! much as one single token, evicted in each step ([`Schedule`]).
 //!
-//! **Beside the papers.** H2O adds up attention, and half of what it keeps are the latest tokens: so here. TOVA
-//! protects no token; here the one of the query stays. Sums are rounded before they are compared ([`Received`]). Of
-//! equal tokens a block leaves the first in the store, and a token that goes alone is the first. In `tova` many are
-//! equal, since one query has no attention for most tokens; two parties whose store was shuffled
-//! ([`TopK::ShuffleReveal`]) draw one of them. kvpress differs in `h2o` (`bench/peers/README.md`): a token's score is
-//! a mean over the queries that see it, and nothing protects the latest ones.
+//! **Beside the papers.** H2O adds up attention, and half of the tokens that it keeps are the latest; this is the
+//! same here. TOVA protects no token; here the token of the query stays. Sums are rounded before they are compared
+//! ([`Received`]). Of tokens with equal scores, an eviction of a block leaves the first, and an eviction of one token
+//! drops the first. In `tova` many scores are equal, since a single query gives most tokens no attention. Two parties
+//! whose store was shuffled ([`TopK::ShuffleReveal`]) draw one of these tokens. kvpress differs in `h2o`
+//! (`bench/peers/README.md`): a token's score is a mean over the queries that see it, and nothing protects the latest
+//! ones.
 //!
 //! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
 //! that method's documentation says.
@@ -25,14 +27,14 @@ use crate::{
     Store, eviction,
 };
 
-/// The score by which tokens are evicted; the least goes first.
+/// The score by which tokens are evicted. The token with the least score goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionScore {
     /// All attention that the token ever received, per key/value head. Half of the budget protects the latest tokens.
     /// H2O (Zhang et al., arXiv 2306.14048).
     Accumulated,
     /// The attention that the token receives from the latest query, summed over all heads of the layer. Only the
-    /// token of that query is protected. TOVA (Oren et al., arXiv 2401.06104).
+    /// token of this query is protected. TOVA (Oren et al., arXiv 2401.06104).
     Latest,
 }
 
@@ -42,7 +44,7 @@ pub enum EvictionScore {
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rolling {
-    /// The budget, of all tokens seen, and when the rest goes.
+    /// The budget, out of all tokens seen, and when the other tokens are evicted.
     pub schedule: Schedule,
     /// The score by which tokens are evicted.
     pub score: EvictionScore,
@@ -86,7 +88,7 @@ fn read(options: &mut PolicyOptions, score: EvictionScore) -> Result<Rolling, Po
 /// The policy of one generation.
 struct Evicting<E: Select> {
     settings: Rolling,
-    /// By layer the attention that every kept token received so far; only with [`EvictionScore::Accumulated`].
+    /// By layer, the attention that every kept token received so far; only with [`EvictionScore::Accumulated`].
     layers: Vec<Option<Scores<E::Tensor>>>,
 }
 
@@ -98,7 +100,7 @@ impl EvictionScore {
         }
     }
 
-    /// The number of protected tokens of `keep`, the latest ones.
+    /// The number of protected tokens among `keep` tokens. They are the latest.
     fn protected(self, keep: usize) -> usize {
         match self {
             EvictionScore::Accumulated => (keep / 2).max(1),
@@ -166,12 +168,12 @@ impl<E: Select> Policy<E> for Evicting<E> {
 }
 
 impl Rolling {
-    /// Ranking that finds the `k` largest of the `known` scores, which are sums of attention of this size.
+    /// The ranking that finds the `k` largest of the `known` scores, which are sums of attention bounded by `size`.
     fn ranking<T>(&self, k: usize, size: Received, known: &Scores<T>) -> Ranking {
         eviction::by_attention(k, self.top_k, Received { ceiling: known.ceiling, ..size })
     }
 
-    /// Keeps `keep` tokens at once: the protected ones and the best of the others.
+    /// Evicts all but `keep` tokens at once: the protected tokens stay, and the best of the others.
     fn shrink<E: Select>(
         &self,
         engine: &mut E,
@@ -190,7 +192,7 @@ impl Rolling {
         eviction::keep_scored(engine, store, &best, old, known, size.magnitude, self.score.select())
     }
 
-    /// Evicts the least of the tokens that are not protected; the oldest protected one takes its slot.
+    /// Evicts the unprotected token with the least score. The oldest protected token takes its slot.
     fn evict<E: Select>(
         &self,
         engine: &mut E,
@@ -221,7 +223,7 @@ impl Rolling {
         }
         let w = all.shape()[2];
         store.replace_by_head(&Granularity::unpack(&all.slice(2, 0..w - 1), kv_heads));
-        // A score is what was in the slot plus what the scatter added.
+        // A score is the old score of the slot plus what the scatter added.
         let added = engine.ceiling(Origin::Moved { magnitude: magnitude + 1 })?;
         let scores = all.slice(2, w - 1..w).reshape(&[all.shape()[0], tokens - 1]);
         Ok(Scores { scores, ceiling: known.ceiling.plus(added) })

@@ -3,7 +3,7 @@
 use super::*;
 use crate::PolicySpec;
 
-/// The settings of the policy `text`, as a text, or the message with which it is refused.
+/// The settings of the policy `text`, as a text, or the message with which the policy is refused.
 fn shown(text: &str) -> String {
     match text.parse::<PolicySpec>() {
         Ok(spec) => spec.settings().iter().map(|s| format!("{}={}", s.key, s.value)).collect::<Vec<_>>().join(" "),

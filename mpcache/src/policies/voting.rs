@@ -1,30 +1,30 @@
 //! `mpcache-2pc`, `snapkv`, `pyramid` and `squeeze`: the latest queries vote on the tokens before them.
 //!
-//! **`mpcache-2pc`** is the policy that pays between two parties. MPCache (Zeng et al., NeurIPS 2025), algorithm 3,
-//! begins with such a vote, without smoothing. This policy takes that step alone, and keeps less by it. The second
-//! step, a hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two parties than the
-//! full cache does (`bench/results/pruning.md`).
+//! **`mpcache-2pc`** is the policy that pays off between two parties. MPCache (Zeng et al., NeurIPS 2025) begins its
+//! algorithm 3 with such a vote, without smoothing. This policy takes only this first step, and keeps fewer tokens by
+//! it. The second step, a hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two
+//! parties than the full cache does (`bench/results/pruning.md`).
 //!
 //! **Source of the others.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once.
-//! PyramidKV (Cai et al., arXiv 2406.02069): such votes, and budgets that decrease from layer to layer.
+//! PyramidKV (Cai et al., arXiv 2406.02069): the same votes, with budgets that decrease from layer to layer.
 //! SqueezeAttention (Wang et al., arXiv 2404.04793): smaller budgets for the layers whose attention changes the
-//! hidden state least. Its authors measure that on each prompt, which would tell about the prompt. Here the layers
-//! are a public option, which `waggle fit squeeze` finds on a text of the server's choice.
+//! hidden state least. Its authors find these layers for each prompt, which would reveal something about the prompt.
+//! Here the layers are a public option. `waggle fit squeeze` finds its value on a text of the server's choice.
 //!
 //! **Beside the papers.** Query heads that share a key vote together. Votes are rounded before they are compared
-//! ([`Received`]), and the earlier of two equal tokens stays. Of a small budget the window takes half at most, so
-//! that votes count. As with PyramidKV's authors, layers divide what the window leaves, and none gets more than the
-//! prompt has, so that a budget beyond it is the same for all. kvpress divides the window as well, so that its
-//! pyramid is steeper with the same `beta` (`bench/peers/README.md`).
+//! ([`Received`]), and the earlier of two equal tokens stays. The window takes at most half of a small budget, so
+//! that votes count. As in PyramidKV, the layers divide the budget without the window, and no layer gets more tokens
+//! than the prompt has: if the budget exceeds the prompt, it is the same for all layers. kvpress divides the window
+//! as well, so that its pyramid is steeper at the same `beta` (`bench/peers/README.md`).
 //!
 //! **Evictions.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens
-//! the store is cut again whenever it is full: the latest queries vote, those since the last eviction and at most a
-//! window of them. With `prefill` a prompt is cut after every chunk, and the end of the chunk votes ([`Schedule`]).
-//! Tokens stay in the order of the text, and neighbours are those of what is kept.
+//! the store is cut again whenever it is full. The queries since the last eviction vote, at most the latest `window`
+//! of them. With `prefill` a prompt is cut after every chunk, and the end of the chunk votes ([`Schedule`]). Tokens
+//! stay in the order of the text. A token's neighbours are its neighbours among the kept tokens.
 //!
 //! **Public.** When a layer evicts, and how many tokens it keeps: the options say so. **Revealed.** Nothing; with
-//! [`TopK::ShuffleReveal`] what that method's documentation says. A step without an eviction has no exchange more
-//! than `full`.
+//! [`TopK::ShuffleReveal`] what that method's documentation says. A step without an eviction has no more exchanges
+//! than with `full`.
 
 use waggle_engine::{Error, Select, Tensor, TopK};
 
@@ -37,7 +37,7 @@ use crate::{
     Budget, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Store,
 };
 
-/// The settings of a policy unless it is told otherwise.
+/// The default settings of a policy.
 #[derive(Clone, Copy)]
 struct Defaults {
     budget: Budget,
@@ -46,34 +46,35 @@ struct Defaults {
     top_k: TopK,
 }
 
-/// Window and kernel of the authors.
+/// SnapKV's defaults: window and kernel are the authors'.
 const SNAPKV: Defaults = Defaults { budget: DEFAULT_BUDGET, window: 32, kernel: 5, top_k: TopK::Rank };
 
 /// The window of PyramidKV's authors.
 const PYRAMID_WINDOW: usize = 8;
 
-/// At 0.15 attention over 1000 tokens is at least 3.4 times cheaper than with the full cache, on fast and on slow
-/// links, online and prepared (`bench/results/pruning.md`).
+/// With the share 0.15, attention over 1000 tokens is at least 3.4 times cheaper than with the full cache, on fast
+/// and on slow links, online and prepared (`bench/results/pruning.md`).
 const MPCACHE: Defaults = Defaults { budget: Budget::Share(0.15), kernel: 1, top_k: TopK::ShuffleReveal, ..SNAPKV };
 
-/// The authors' ratio of the mean budget to that of the last layer, of what the window leaves.
+/// The mean budget divided by the budget of the last layer, without the window in both: the authors' number.
 const DEFAULT_BETA: usize = 20;
 
-/// The part of the mean budget that the layers of `squeeze` get.
+/// The default share of the mean budget that the light layers of `squeeze` get.
 const DEFAULT_PART: f64 = 0.35;
 
 /// Keeps the latest tokens, the observation window, and those tokens before it that receive the most attention from
-/// its queries. What a token receives is smoothed over its neighbours first.
+/// its queries. The attention is smoothed over neighbouring tokens first.
 ///
 /// The parties learn how many tokens are kept. With [`TopK::ShuffleReveal`] they also learn what that method's
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Voting {
-    /// The budget, of the prompt or of all tokens, and when the rest goes.
+    /// The budget, out of the prompt or of all tokens, and when the other tokens are evicted.
     pub schedule: Schedule,
-    /// The observation window, the queries that vote: at most this many, and at most half of what is kept.
+    /// The length of the observation window, whose queries vote: at most this many, and at most half of the tokens
+    /// kept.
     pub window: usize,
-    /// Tokens that are smoothed over, an odd number.
+    /// The number of neighbouring entries over which votes are smoothed, an odd number.
     pub kernel: usize,
     /// The method that finds the tokens with the most votes.
     pub top_k: TopK,
@@ -128,7 +129,7 @@ impl PolicyFamily for Voting {
             }
             _ => "how many tokens are kept",
         };
-        // With a share it votes and evicts at the end of the prompt alone.
+        // With a share the policy votes and evicts only at the end of the prompt.
         let can_roll_back = self.schedule.budget.tokens().is_none();
         let prefill = self.schedule.prefill;
         Facts { can_roll_back, side_by_side: true, prefill, ..Facts::selecting(shows, self.top_k) }
@@ -161,7 +162,7 @@ fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Resu
 /// The policy of one generation.
 struct ByVotes<E: Select> {
     settings: Voting,
-    /// By layer what the window of the next eviction gave so far.
+    /// By layer, the votes so far in the window of the next eviction.
     votes: Vec<Option<Votes<E::Tensor>>>,
 }
 
@@ -170,14 +171,14 @@ struct ByVotes<E: Select> {
 struct Votes<T> {
     /// (kv_heads, tokens).
     received: T,
-    /// Queries that it comes from.
+    /// The number of queries that gave the attention.
     voters: usize,
 }
 
 /// The next eviction of a layer, a function of public lengths.
 struct Ballot {
     eviction: Eviction,
-    /// Queries that vote, the last ones before the eviction. Their tokens stay.
+    /// The number of queries that vote, the last ones before the eviction. Their tokens stay.
     window: usize,
 }
 
@@ -185,7 +186,7 @@ impl Voting {
     fn next(&self, layer: usize, layers: usize, piece: Piece) -> Option<Ballot> {
         let mean = self.schedule.budget_of(piece.prompt);
         let window = self.window.min(mean.div_ceil(2));
-        // As with the authors, no layer gets more than the prompt has: what is beyond it stays with the others.
+        // As in PyramidKV, no layer gets more tokens than the prompt has. The other layers share the excess.
         let budget = self.layers.budget(mean, window, layer, layers, piece.prompt);
         let eviction = self.schedule.next(budget, piece)?;
         Some(Ballot { eviction, window: self.window.min(eviction.keep.div_ceil(2)) })
@@ -262,7 +263,7 @@ impl<E: Select> Policy<E> for ByVotes<E> {
     }
 }
 
-/// Sums over the `kernel` entries around each one, (rows, n) -> (rows, n); fewer at the ends.
+/// For each entry the sum of the `kernel` entries around it, or fewer at the ends: (rows, n) -> (rows, n).
 fn smooth<E: Select>(engine: &mut E, x: &E::Tensor, kernel: usize) -> Result<E::Tensor, Error> {
     let n = x.shape()[1];
     let mut sum = x.clone();

@@ -17,7 +17,7 @@ use waggle_testing::{largest_difference, open, share_of, to_fixed, to_real};
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
 
-/// An even layer and an odd one, which may take over the even layer's choice.
+/// Two layers: an even one, and an odd one that may take over the even layer's choice.
 pub(crate) const LAYERS: usize = 2;
 
 /// Fractional bits to which sums of `terms` probabilities are rounded before they are compared.
@@ -34,7 +34,7 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Tokens that go through all layers together: some of those of a step.
+/// Tokens of a step that go through all layers together.
 pub(crate) struct Pass {
     pub(crate) step: usize,
     pub(crate) tokens: Range<usize>,
@@ -84,12 +84,12 @@ impl Script {
         Script { steps: all, scores, surprisals }
     }
 
-    /// Position in the text of the token `token` of step `step`.
+    /// The position in the text of token `token` of step `step`.
     fn position(&self, step: usize, token: usize) -> usize {
         if step == 0 { token } else { self.prompt() + step - 1 }
     }
 
-    /// The step in which the token at `position` came, and its place there.
+    /// The step in which the token at `position` comes, and its index within the step.
     fn place(&self, position: usize) -> (usize, usize) {
         let prompt = self.prompt();
         if position < prompt { (0, position) } else { (1 + position - prompt, 0) }
@@ -101,12 +101,12 @@ impl Script {
         (0..HEADS.head_dim).map(|c| self.steps[step][layer][0][[head, place, c]]).collect()
     }
 
-    /// Its key in the key/value head `kv`.
+    /// The key of the token at `position` in the key/value head `kv`.
     pub(crate) fn key(&self, layer: usize, position: usize, kv: usize) -> Vec<f64> {
         self.row(layer, 1, position, kv)
     }
 
-    /// Its value.
+    /// The value of the token at `position` in the key/value head `kv`.
     pub(crate) fn value(&self, layer: usize, position: usize, kv: usize) -> Vec<f64> {
         self.row(layer, 2, position, kv)
     }
@@ -130,7 +130,8 @@ impl Script {
         passes
     }
 
-    /// Outputs of every layer at every decoding step, and what each head attended to, where it is known.
+    /// The outputs of every layer at every decoding step, and the positions that each head attended to, if they are
+    /// known.
     pub(crate) fn play<E: Select>(
         &self,
         engine: &mut E,
@@ -140,8 +141,8 @@ impl Script {
         self.play_watched(engine, spec, tensor, |_, _, _| ())
     }
 
-    /// [`play`](Script::play), which tells `held` a layer, a step and the number of tokens that the layer holds after
-    /// it.
+    /// Like [`play`](Script::play), but also calls `held` with a layer, a step and the number of tokens that the
+    /// layer holds after the step.
     pub(crate) fn play_watched<E: Select>(
         &self,
         engine: &mut E,
@@ -184,7 +185,7 @@ impl Script {
                     }));
                 }
             }
-            // As in a generation, where the logits of a prompt come when all of it is read.
+            // As in a generation, where the logits of a prompt are known only when all of it has been read.
             if cache.wants_scores() == Some(ScoreSource::Surprisal) && (i > 0 || tokens.end == prompt) {
                 let last = self.position(i, tokens.end - 1) + 1;
                 let first = if i == 0 { 0 } else { last - 1 };
@@ -195,8 +196,8 @@ impl Script {
     }
 }
 
-/// The entries whose traffic is not random. Quickselect's traffic depends on its coins, and so does how often pools
-/// are refilled.
+/// The entries whose traffic is not random. The traffic of quickselect depends on its coins, and so does the number
+/// of times that pools are refilled.
 pub(crate) fn certain(entries: &[Entry]) -> Vec<(Phase, String, [u64; 3])> {
     let random = |e: &&Entry| e.path.contains("quickselect") || e.phase == Phase::Offline;
     let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];
@@ -204,7 +205,7 @@ pub(crate) fn certain(entries: &[Entry]) -> Vec<(Phase, String, [u64; 3])> {
     entries.map(|e| (e.phase, e.path.clone(), traffic(&e.traffic))).collect()
 }
 
-/// Largest difference of an output between two parties and fixed point.
+/// The largest allowed difference of an output between two parties and fixed point.
 const SECURE: f64 = 2e-3;
 
 /// Runs both parties.
@@ -223,7 +224,7 @@ pub(crate) fn both<T: Send>(options: Options, party: impl Fn(&mut Secure, Role) 
 /// Makes one party's share of a tensor.
 pub(crate) type Share<'a> = &'a mut dyn FnMut(&ArrayD<f64>) -> ArrayD<u64>;
 
-/// The results of two parties, who booked the same.
+/// The results of two parties, whose ledgers are equal.
 pub(crate) struct Shared {
     pub(crate) ledger: Vec<Entry>,
     /// The values opened under masks.
@@ -231,7 +232,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// `play` by both parties, each after `prepare`. Their outputs are those of `fixed`.
+    /// Runs `prepare` and then `play` by both parties, and checks that their outputs are those of `fixed`.
     pub(crate) fn play(
         context: &str,
         options: Options,

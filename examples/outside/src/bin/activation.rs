@@ -8,7 +8,7 @@
 //! cargo run --release -p outside --bin activation -- demo --model DIR --tokens 20 --check
 //! ```
 //!
-//! With arguments the program is `waggle` for models with one activation more. Both parties of a session need it.
+//! With arguments the program is `waggle` with one more activation. Both parties of a session need this program.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -27,7 +27,7 @@ use waggle::{Cores, Local, LocalOptions, Network, Plan, Request, Terms, register
 /// x sigmoid(1.702 x).
 struct QuickGelu;
 
-/// sigmoid(1.702 x) is close to the normal distribution's function.
+/// sigmoid(1.702 x) is close to the distribution function of the normal distribution.
 const STEEPNESS: f32 = 1.702;
 
 impl ActivationFunction for QuickGelu {
@@ -45,13 +45,15 @@ impl ActivationFunction for QuickGelu {
     }
 }
 
-/// Largest difference of `apply` to `exact`: that of [`Engine::silu`], and two products with public numbers.
+/// The largest difference between `apply` and `exact`: the error of [`Engine::silu`] and those of two products with
+/// public numbers.
 const MAX_ERROR: f32 = 3e-4;
 
-/// Tokens that are generated.
+/// The number of tokens that are generated.
 const TOKENS: usize = 12;
 
-/// The bundled model with `quick_gelu` in place of `gelu_new`, which it was trained with. It still writes text.
+/// Writes the bundled model with `quick_gelu` in place of `gelu_new`, with which it was trained. It still writes
+/// text.
 fn write_model(dir: &Path) -> Result<(), Box<dyn StdError>> {
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         let bytes = bundled_file("shakespeare-gpt2", file).ok_or("this program bundles no models")?;
@@ -73,7 +75,7 @@ fn error_in_fixed_point() -> Result<f32, Error> {
 }
 
 /// Puts the function into a model, and runs it on every engine: in floating point, in fixed point, as a plan, and
-/// between two parties, whose tokens are those in the clear and whose traffic is that of the plan.
+/// between two parties, whose tokens equal those in the clear and whose traffic equals that of the plan.
 fn show() -> Result<(), Box<dyn StdError>> {
     let error = error_in_fixed_point()?;
     println!("in fixed point: an error of {error:.1e} at the most");
@@ -132,7 +134,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One test, because what is registered stays for the whole process.
+/// This is a single test, because a registration lasts for the whole process.
 #[test]
 fn a_registered_activation_runs_on_every_engine() {
     let config = r#"{"model_type": "llama", "hidden_act": "quick_gelu"}"#;

@@ -1,15 +1,15 @@
 //! Generates text with the model of a server: `cargo run --release -p outside --bin client -- ADDRESS KEY "Once upon
 //! a time"`.
 //!
-//! The server learns how long the prompt is and how many tokens are written, and no word of either. KEY is the
-//! server's public key, which `server.rs` prints; it is remembered for the next time.
+//! The server learns how long the prompt is and how many tokens are written, but no word of either. KEY is the
+//! server's public key, which `server.rs` prints. The client remembers it for the next time.
 
 use std::io::Write;
 
 use waggle::{Client, Request, on_text};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The server's tokenizer runs in a process of its own, which is this program again.
+    // The server's tokenizer runs in a separate process, which starts this program again.
     waggle::init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [address, key, prompt] = &arguments[..] else {

@@ -1,9 +1,9 @@
-//! A cache policy of another crate, which then has a name like all others. [`Cargo.toml`](../../Cargo.toml) is for
-//! copying as well.
+//! A cache policy of another crate, which becomes known by name like all other policies.
+//! [`Cargo.toml`](../../Cargo.toml) can be copied as well.
 //!
-//! `value-aware` evicts at the end of the prompt, as SnapKV does, but weighs what a token received from the latest
-//! queries by the size of its value: VATP (Guo et al., arXiv 2406.12335). Attention to a token with a small value
-//! changes little.
+//! `value-aware` evicts at the end of the prompt, as SnapKV does, but multiplies the attention that a token received
+//! from the latest queries by the size of the token's value: VATP (Guo et al., arXiv 2406.12335). Attention to a
+//! token with a small value changes little.
 //!
 //! ```text
 //! cargo run --release -p outside --bin policy                                         # on every engine, see `show`
@@ -11,8 +11,8 @@
 //! cargo run --release -p outside --bin policy -- policies
 //! ```
 //!
-//! With arguments the program is `waggle` with one policy more. Both parties of a session need the policy: `serve`
-//! and `generate` are then run by this program, too.
+//! With arguments the program is `waggle` with one more policy. Both parties of a session need the policy, so both
+//! `serve` and `generate` must be run by this program.
 
 use std::process::ExitCode;
 
@@ -23,12 +23,12 @@ use waggle::mpcache::{
 };
 use waggle::{Cores, Local, LocalOptions, Network, Plan, Request, Study, Terms, register_policy};
 
-/// The settings, and what the program says of them.
+/// The settings of the policy.
 #[derive(Clone, Copy, Debug)]
 struct ValueAware {
     /// Share of the prompt that is kept.
     budget: f64,
-    /// Latest queries of the prompt, which vote. Their own tokens stay.
+    /// The number of latest queries of the prompt that vote. Their own tokens stay.
     window: usize,
 }
 
@@ -45,7 +45,7 @@ impl PolicyFamily for ValueAware {
     // ANCHOR_END: family
 
     fn facts(&self) -> Facts {
-        // Nothing that comes after the prompt is evicted or remembered.
+        // Tokens after the prompt are neither evicted nor remembered.
         Facts { can_roll_back: true, ..Facts::shows("how many tokens are kept") }
     }
 
@@ -57,15 +57,15 @@ impl PolicyFamily for ValueAware {
 /// The policy of one generation.
 struct Voting<E: Select> {
     settings: ValueAware,
-    /// By layer what tokens received so far, (kv_heads, tokens): a long prompt comes in pieces.
+    /// By layer, the attention that tokens received so far, (kv_heads, tokens), as a long prompt comes in pieces.
     votes: Vec<Option<E::Tensor>>,
 }
 
-/// log2 of a bound on scores: at most 16 times 4 probabilities of 1 (the default window, heads that share a key), and
-/// values whose entries add up to less than 2^10.
+/// log2 of a bound on scores. A score is a sum of at most 16 * 4 probabilities (the default window, times the heads
+/// that share a key), multiplied by the size of a value, whose entries add up to less than 2^10.
 const MAGNITUDE: u32 = 16;
 
-/// Fractional bits of scores that are compared.
+/// Fractional bits to which scores are rounded before they are compared.
 const FRAC: u32 = 10;
 
 impl<E: Select> Policy<E> for Voting<E> {
@@ -105,7 +105,7 @@ impl<E: Select> Policy<E> for Voting<E> {
 }
 
 impl<E: Select> Voting<E> {
-    /// Evicts what got the fewest `votes` (kv_heads, tokens). No party learns which tokens these are.
+    /// Evicts the tokens with the fewest `votes` (kv_heads, tokens). No party learns which tokens these are.
     fn evict(&self, engine: &mut E, votes: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
         let tokens = store.len();
         let keep = budget(self.settings.budget, tokens);
@@ -126,25 +126,25 @@ impl<E: Select> Voting<E> {
     }
 }
 
-/// Public domain, and of the kind that the bundled model writes.
+/// The prompt. It is in the public domain and resembles what the bundled model writes.
 const TEXT: &str = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst \
     Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\nFirst Citizen:\n\
     First, you know Caius Marcius is chief enemy to the people.\n";
 
-/// The model that it is shown with, and tokens of the prompt and of the text.
+/// The model of `show`, and the numbers of tokens of the prompt and of the generated text.
 const MODEL: &str = "shakespeare-gpt2";
 const PROMPT: usize = 64;
 const TOKENS: usize = 12;
 
-/// Runs the policy on every engine: in the clear, as a plan, and between two parties, whose tokens are those in the
-/// clear and whose traffic is that of the plan.
+/// Runs the policy on every engine: in the clear, as a plan, and between two parties, whose tokens equal those in the
+/// clear and whose traffic equals that of the plan.
 fn show() -> Result<(), waggle::Error> {
-    // The policy's cost in accuracy, beside SnapKV.
+    // The policy's loss of accuracy, compared with SnapKV.
     let policies = vec!["value-aware".parse()?, "snapkv".parse()?];
     let study = Study::default().model(MODEL).text(TEXT).policies(policies).budgets(vec![0.25]);
     println!("{}", study.context(120).prompt(88).sequences(2).run()?.table());
 
-    // The policy's cost to two parties, from shapes alone.
+    // The policy's cost for two parties, from shapes alone.
     let full = Terms::default().cores(Cores::here());
     let terms = full.clone().policy("value-aware:budget=0.5".parse()?);
     let plan = Plan::of(MODEL).prompt(PROMPT).tokens(TOKENS).network(Network::Memory);
@@ -152,7 +152,7 @@ fn show() -> Result<(), waggle::Error> {
     let (pruned, full) = (pruned?.bytes(), full?.bytes());
     println!("planned: {pruned} bytes, and {full} under `full`");
 
-    // And between two parties. The model reads characters.
+    // Then the run between two parties. The model reads characters as tokens.
     let local = Local::open(MODEL, LocalOptions::default().terms(terms))?;
     let mut written = local.generate(Request::after(&TEXT[..PROMPT]).tokens(TOKENS))?;
     println!("two parties: {} bytes for {:?}", written.report.bytes(), written.text());
@@ -216,7 +216,7 @@ mod tests {
         assert!(waggle::mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
     }
 
-    /// A family with a name that is taken.
+    /// A family whose name is taken.
     struct Taken;
 
     impl PolicyFamily for Taken {

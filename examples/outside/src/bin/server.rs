@@ -1,7 +1,8 @@
 //! Serves a model: `cargo run --release -p outside --bin server -- MODEL [ADDRESS]`. MODEL is a Hugging Face directory
 //! or a bundled name.
 //!
-//! It lets in every client that proves a key. Ctrl-C lets running sessions finish, a second one ends it at once.
+//! The server lets in every client that proves that it has a key. The first Ctrl-C lets running sessions finish, and
+//! a second one ends the server at once.
 
 use waggle::{Allow, Server};
 
@@ -12,7 +13,8 @@ fn main() -> Result<(), waggle::Error> {
     let server = Server::of(model)
         .listen(address)
         .allow(Allow::Any)
-        // What a key may read and generate in all, since each position tells about the weights.
+        // The number of positions that a key may read and generate in all. Each position tells something about the
+        // weights.
         .max_reveals(100_000)
         .max_tokens(256)
         .bind()?

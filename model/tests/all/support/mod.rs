@@ -19,8 +19,8 @@ use waggle_model::{
 /// A model on the plaintext engine.
 pub(crate) type FloatModel = Model<FloatWeight>;
 
-/// For texts that are compared: logits so fine that rounding does not choose between two words that a small model
-/// finds nearly alike.
+/// Options for texts that are compared. The logits have so many bits that rounding does not choose between two words
+/// that a small model finds nearly equal.
 pub(crate) fn fine() -> GenerateOptions {
     GenerateOptions { logit_bits: LogitBits::FINEST, ..GenerateOptions::default() }
 }

@@ -1,5 +1,5 @@
-//! Naive readings of the models as their papers write them: f64, one position at a time, nothing folded, nothing
-//! fused, keys and values repeated for every query head, every position computed from scratch.
+//! Naive readings of the models, as their papers describe them: in f64, one position at a time, nothing folded,
+//! nothing fused, keys and values repeated for every query head, and every position computed from scratch.
 
 use std::collections::HashMap;
 
@@ -86,7 +86,7 @@ fn rms_norm(w: &Weights, name: &str, x: &Row, eps: f64) -> Row {
     (0..x.len()).map(|i| x[i] / (square + eps).sqrt() * g[i]).collect()
 }
 
-/// The distribution function of the standard normal by Simpson's rule, which owes nothing to a library's erf.
+/// The distribution function of the standard normal by Simpson's rule, independent of a library's erf.
 fn phi(x: f64) -> f64 {
     let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
     let (steps, x) = (400, x.clamp(-9.0, 9.0));
@@ -208,7 +208,7 @@ fn llama(c: &Shape, w: &Weights, ids: &[u32]) -> Vec<Row> {
     pruned_llama(c.0, w, ids, &|_, _| true, &mut |_, _, _| ())
 }
 
-/// A query, all keys and values up to its own, and the output of its attention.
+/// A query, all keys and values up to its own position, and the output of its attention.
 pub(crate) struct Query<'a> {
     pub(crate) q: &'a Row,
     pub(crate) keys: &'a [Row],

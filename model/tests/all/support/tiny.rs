@@ -14,7 +14,7 @@ pub(crate) fn write_tiny(dir: &Path) {
     write_model(dir, CONFIG);
 }
 
-/// Writes learned columns for the model in the directory `dir` there.
+/// Writes learned columns for the model in the directory `dir` into this directory.
 pub(crate) fn write_columns(dir: &Path) {
     let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(dir).unwrap();
     let mut next = numbers();
@@ -32,8 +32,8 @@ fn numbers() -> impl FnMut() -> f32 {
     }
 }
 
-/// Writes a model of this configuration to the directory `dir`. Its weights are so large that no rounding decides
-/// about a token.
+/// Writes a model of this configuration to the directory `dir`. Its weights are so large that rounding does not
+/// decide about any token.
 pub(crate) fn write_model(dir: &Path, config: &str) {
     std::fs::write(dir.join("config.json"), config).unwrap();
     let spec = ModelSpec::from_config_json(config.as_bytes()).unwrap();

@@ -9,7 +9,8 @@ use super::{Clusters, Gather, Similarity};
 use crate::attention::{self, Received};
 use crate::{Granularity, HeadShape, Piece, Policy, Store, eviction, fold_heads};
 
-/// Fractional bits of scores that are compared: summaries are scaled down, so this is 1/512 of a score.
+/// Fractional bits to which scores are rounded before they are compared. Summaries are scaled down by 8, so a unit is
+/// 1/512 of a score.
 const SCORE_FRAC: u32 = 12;
 
 /// log2 of a bound on a score.
@@ -18,9 +19,9 @@ const SCORE_MAGNITUDE: u32 = 9;
 /// The policy of one generation.
 pub(super) struct Clustered<E: Select> {
     settings: Clusters,
-    /// By layer.
+    /// The summaries of each layer.
     summaries: Vec<Summaries<E>>,
-    /// By layer what the window of the prompt gave so far, (kv_heads or 1, tokens).
+    /// By layer, the attention that the voting window of the prompt gave so far, (kv_heads or 1, tokens).
     votes: Vec<Option<E::Tensor>>,
     /// The tokens of the prompt that the last even layer kept.
     kept: Option<E::Selection>,
@@ -29,7 +30,7 @@ pub(super) struct Clustered<E: Select> {
 }
 
 impl<E: Select> Clustered<E> {
-    /// For `layers` layers.
+    /// The policy for a model of `layers` layers.
     pub(super) fn new(settings: Clusters, layers: usize) -> Self {
         Clustered {
             settings,
@@ -40,11 +41,11 @@ impl<E: Select> Clustered<E> {
         }
     }
 
-    /// The static eviction at the end of the prompt. The attention of its last piece is `p`; earlier pieces of the
-    /// window have voted before.
+    /// The static eviction at the end of the prompt. `p` is the attention of the last piece of the prompt. Earlier
+    /// pieces of the voting window have voted before.
     ///
-    /// Where all heads of a layer share a selection they keep the same tokens, so that a slot holds the same token
-    /// for every head and its scores can be summed. Otherwise every key/value head keeps its own tokens.
+    /// If all heads of a layer share a selection, they keep the same tokens, so that a slot holds the same token for
+    /// every head and its scores can be summed. Otherwise every key/value head keeps its own tokens.
     fn evict(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
         let (tokens, shape, c) = (store.len(), store.heads(), self.settings);
         let kept = match self.kept.take().filter(|_| c.follows(layer)) {
@@ -69,7 +70,7 @@ impl<E: Select> Clustered<E> {
         attention::accumulate(engine, self.votes[layer].take(), received)
     }
 
-    /// Summarises the clusters that closed since the last time; `q` is the query that closes them.
+    /// Summarises the clusters that have closed since the last call. `q` is the query that closes them.
     fn summarise(
         &mut self,
         engine: &mut E,
@@ -85,12 +86,12 @@ impl<E: Select> Clustered<E> {
             return Ok(());
         }
         let keys = store.keys().slice(0, from..layout.tail());
-        // Ledgers, and with them recorded plans, know the scope as `digest`.
+        // Ledgers and recorded plans know this scope as `digest`.
         engine.scope("digest", |e| summaries.close(e, &c, &keys, q, shape))
     }
 
-    /// Chooses the clusters for `q`. `raw` are the scores of all tokens, (heads, tokens), where they are known and
-    /// the clusters are chosen by them.
+    /// Chooses the clusters for `q`. If clusters are chosen by the scores of single tokens and these are known, `raw`
+    /// are the scores of all tokens, (heads, tokens).
     fn choose(
         &mut self,
         engine: &mut E,
@@ -112,7 +113,7 @@ impl<E: Select> Clustered<E> {
             Ok((coarse, c.select.sum(e, &fine, shape)?))
         })?;
         let rows = c.select.rows(shape);
-        // A sum over heads has log2 of their number more bits.
+        // A sum over n heads has log2(n) more bits.
         let terms = shape.heads / rows;
         let magnitude = SCORE_MAGNITUDE + terms.next_power_of_two().trailing_zeros();
         let ranking =
@@ -199,8 +200,8 @@ impl<E: Select> Clustered<E> {
         attention::sparse(engine, q, &E::Tensor::concat(1, &[&forced, &chosen]), store)
     }
 
-    /// Attention by the gathered scores of the chosen clusters: their probabilities are scattered back before they
-    /// meet the values.
+    /// Attention by the gathered scores of the chosen clusters. Their probabilities are scattered back to the places
+    /// of the tokens before they multiply the values.
     fn attend_scores(
         &self,
         engine: &mut E,
@@ -261,8 +262,8 @@ impl<E: Select> Policy<E> for Clustered<E> {
         let c = self.settings;
         let piece = store.piece();
         let layout = Layout::new(&c, store.len(), store.seen());
-        // Several new tokens after the prompt look at everything, like a prompt; the last layer does, too, where only
-        // the query of the last of them is left.
+        // Several new tokens after the prompt attend to all tokens, like a prompt. So they do on the last layer,
+        // where only the query of the last new token is left.
         if !piece.in_prompt() && piece.new == 1 && layer >= c.dense && !layout.is_dense() {
             return self.attend_chosen(engine, layer, &layout, q, store);
         }
@@ -286,7 +287,7 @@ impl<E: Select> Policy<E> for Clustered<E> {
     }
 }
 
-/// (batch, n, w) -> (batch times, n, w): every entry `times` times in a row.
+/// (batch, n, w) -> (batch * times, n, w): every entry `times` times in a row.
 fn repeat_rows<T: Tensor>(x: &T, times: usize) -> T {
     if times == 1 {
         return x.clone();

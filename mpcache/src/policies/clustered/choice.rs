@@ -4,15 +4,15 @@ use waggle_engine::{Error, Right, Select, Tensor};
 
 /// A choice of fine clusters, (rows, wanted, fine clusters).
 ///
-/// It has one selection among all fine clusters, or two: of coarse clusters and, among the parts of these, of fine
-/// ones.
+/// A choice on one level is one selection among all fine clusters. On two levels it is a selection of coarse
+/// clusters, and then one of fine clusters among their parts.
 #[derive(Clone)]
 pub(super) struct Choice<S> {
     /// The selection of coarse clusters, if there is one.
     pub(super) first: Option<S>,
     /// The selection of fine clusters.
     pub(super) last: S,
-    /// Fine clusters of a coarse one.
+    /// The number of fine clusters in a coarse one.
     pub(super) fan: usize,
 }
 
@@ -33,7 +33,8 @@ impl<S> Choice<S> {
         engine.gather(&self.last, Right::Fresh(&parts), magnitude)
     }
 
-    /// The entries `x` (rows, wanted, w) back where they were chosen: (rows, fine clusters, w), zeros elsewhere.
+    /// Scatters the entries `x` (rows, wanted, w) back to the places where they were chosen: (rows, fine clusters,
+    /// w), zeros elsewhere.
     pub(super) fn scatter<E: Select<Selection = S>>(
         &self,
         engine: &mut E,
@@ -48,7 +49,7 @@ impl<S> Choice<S> {
         Ok(parents.reshape(&[rows, clusters * self.fan, w]))
     }
 
-    /// This choice as one selection of one-hot rows over all fine clusters.
+    /// This choice as a single selection, by one-hot rows over all fine clusters.
     pub(super) fn one_hot<E: Select<Selection = S>>(&self, engine: &mut E) -> Result<Self, Error> {
         let last = engine.one_hot(&self.last)?;
         let last = match &self.first {
@@ -61,7 +62,7 @@ impl<S> Choice<S> {
         Ok(Choice { first: None, last, fan: self.fan })
     }
 
-    /// The fine clusters of every row, where the engine sees its values.
+    /// The fine clusters that each row chose, if the engine sees its values.
     pub(super) fn chosen<E: Select<Selection = S>>(&self, engine: &E) -> Option<Vec<Vec<usize>>> {
         let last = engine.chosen(&self.last)?;
         let Some(first) = &self.first else { return Some(last) };

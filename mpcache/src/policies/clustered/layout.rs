@@ -6,14 +6,15 @@ use std::str::FromStr;
 use super::Clusters;
 use crate::{UnknownValue, budget};
 
-/// Sizes of the clusters: `fine` tokens each, `fan` of them in a coarse one. One level if `fan` is 1.
+/// Sizes of the clusters. A fine cluster has `fine` tokens, and a coarse cluster has `fan` fine clusters. There is
+/// only one level if `fan` is 1.
 ///
 /// As a text `FINE`, or `COARSE/FINE` in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Tokens of a fine cluster, which is attended to as a whole or not at all.
     pub fine: usize,
-    /// Fine clusters of a coarse one.
+    /// The number of fine clusters in a coarse one.
     pub fan: usize,
 }
 
@@ -51,15 +52,15 @@ impl FromStr for Sizes {
     }
 }
 
-/// The division of a store's tokens: sinks, closed clusters, tail. Public.
+/// The division of a store's tokens into sinks, closed clusters and tail. Public.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) tokens: usize,
     pub(super) sinks: usize,
-    /// Coarse clusters, all closed.
+    /// The number of coarse clusters, all of them closed.
     pub(super) clusters: usize,
     pub(super) sizes: Sizes,
-    /// Fine clusters to attend to.
+    /// The number of fine clusters to attend to.
     pub(super) wanted: usize,
 }
 
@@ -75,17 +76,17 @@ impl Layout {
         Layout { tokens, sinks, clusters, sizes: c.sizes, wanted }
     }
 
-    /// Fine clusters.
+    /// The number of fine clusters.
     pub(super) fn fine(&self) -> usize {
         self.clusters * self.sizes.fan
     }
 
-    /// Where the tail begins.
+    /// The token at which the tail begins.
     pub(super) fn tail(&self) -> usize {
         self.sinks + self.clusters * self.sizes.coarse()
     }
 
-    /// Coarse clusters that survive the first level, if there is one.
+    /// The number of coarse clusters that survive the first level, if there are two levels.
     pub(super) fn survivors(&self) -> Option<usize> {
         let half = self.clusters.div_ceil(2);
         (self.sizes.fan > 1 && 2 * self.wanted < self.fine() && half < self.clusters).then_some(half)

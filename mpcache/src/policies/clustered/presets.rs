@@ -1,4 +1,4 @@
-//! The named policies among the settings of [`Clusters`], and how their options are read.
+//! The named policies, each of which is a value of [`Clusters`], and how their options are read.
 
 use waggle_engine::TopK;
 
@@ -61,7 +61,7 @@ pub(super) const POLICIES: &[NamedPolicy<Clusters>] = &[
     },
 ];
 
-/// The keys of every policy here but the oracle.
+/// The option keys that all policies of this file have, except the oracle.
 const KEYS: &[&str] = &[
     "budget",
     "clusters",
@@ -94,12 +94,12 @@ const MPCACHE: Clusters = Clusters {
     clear_only: false,
 };
 
-/// The strategies that cost two parties least at no loss of accuracy (`bench/results`).
+/// The settings that cost two parties least without a loss of accuracy (`bench/results`).
 ///
-/// Gathering scores takes the scores of all tokens, so single tokens are chosen by their own scores and need no
-/// summaries. One choice per layer takes one shuffle and one quickselect for all heads, so little that no layer needs
-/// to take over another's choice. Nothing is evicted, because a later query may ask for a token that no query of the
-/// prompt attended to; where that is no concern, `static` makes the policy cheaper.
+/// Gathering scores needs the scores of all tokens anyway, so single tokens are chosen by their own scores, without
+/// summaries. One choice per layer takes one shuffle and one quickselect for all heads. That is so cheap that no
+/// layer needs to take over another layer's choice. Nothing is evicted, because a later query may ask for a token
+/// that no query of the prompt attended to. Where that is no concern, the option `static` makes the policy cheaper.
 const MPCACHE_SCORES: Clusters = Clusters {
     sizes: Sizes::TOKENS,
     sinks: DEFAULT_SINKS,
@@ -121,7 +121,7 @@ const BLOCKS: Clusters =
 const TOKENS: Clusters =
     Clusters { sizes: Sizes::TOKENS, sinks: DEFAULT_SINKS, similarity: Similarity::Token, ..BLOCKS };
 
-/// The settings `default` with the given options in place.
+/// The settings `default`, changed by the given options.
 fn read(options: &mut PolicyOptions, default: Clusters) -> Result<Clusters, PolicyError> {
     let mut c = default;
     c.budget = options.fraction("budget", c.budget)?;
@@ -149,11 +149,11 @@ fn read(options: &mut PolicyOptions, default: Clusters) -> Result<Clusters, Poli
     Ok(c)
 }
 
-/// `c` with clusters of another size, and what follows from it unless other options say otherwise.
+/// `c` with clusters of another size. Settings that depend on the size follow it, unless options set them.
 fn resized(c: Clusters, sizes: Sizes) -> Clusters {
     // As in the paper, the first cluster is the sink.
     let sinks = sizes.fine.max(if sizes.fine == 1 { DEFAULT_SINKS } else { 1 });
-    // Single tokens have scores of their own, larger clusters need a summary.
+    // Single tokens have scores of their own; larger clusters need a summary.
     let similarity = match c.similarity {
         _ if sizes == Sizes::TOKENS => Similarity::Token,
         Similarity::Token => MPCACHE.similarity,
@@ -162,7 +162,7 @@ fn resized(c: Clusters, sizes: Sizes) -> Clusters {
     Clusters { sizes, sinks, similarity, ..c }
 }
 
-/// The similarity of the settings `c`, and its parameter, which no other similarity takes.
+/// The similarity that the options state, or that of `c`, with the parameter that this similarity alone takes.
 fn similarity(options: &mut PolicyOptions, c: &Clusters) -> Result<Similarity, PolicyError> {
     let mut similarity = options.value("similarity", c.similarity)?;
     let name = similarity.to_string();

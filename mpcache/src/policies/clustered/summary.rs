@@ -10,11 +10,11 @@ use waggle_engine::{
 use super::{Clusters, Sizes};
 use crate::{HeadShape, KV_MAGNITUDE, UnknownValue, fold_heads};
 
-/// Summaries hold keys times this, so that scores of boxes, which exceed those of tokens, stay within a product's
-/// range. Only the order of scores matters.
+/// Summaries hold keys times this factor. The scores of boxes exceed those of tokens; with the factor they stay
+/// within the range of a product. Only the order of scores matters.
 const SCALE: f32 = 0.125;
 
-/// The summary of a cluster of keys k for the product with a query q.
+/// The score of a cluster of keys k for a query q, and so the summary that the cluster needs.
 ///
 /// The *box* of a cluster spans its keys: r_max and r_min are the largest and smallest entry in each channel, and
 /// c = (r_max + r_min) / 2 is the centre.
@@ -26,7 +26,7 @@ pub enum Similarity {
         alpha: f32,
     },
     /// q c + |q| (r_max - r_min) / 2, which equals Quest's bound, the sum of max(q r_max, q r_min). It takes one
-    /// comparison per channel of the query, for all clusters together.
+    /// comparison per channel of the query for all clusters together.
     Box,
     /// q c + |q| mean |k - c|: ArkVale's cuboid-mean.
     CuboidMean,
@@ -35,7 +35,7 @@ pub enum Similarity {
     /// q times the mean of the cluster's representatives: the `count` tokens that score highest for the query that
     /// closes the cluster. After InfLLM (arXiv 2402.04617), which scores by the mean over the queries that follow.
     Representatives {
-        /// Tokens per cluster.
+        /// The number of representatives of a cluster.
         count: usize,
     },
     /// q k itself, for clusters of one token.
@@ -43,7 +43,7 @@ pub enum Similarity {
 }
 
 impl Similarity {
-    /// Names that exist.
+    /// The names of all similarities.
     pub const NAMES: [&'static str; 6] = ["linear", "box", "cuboid-mean", "centroid", "representatives", "token"];
 }
 
@@ -76,18 +76,19 @@ impl FromStr for Similarity {
     }
 }
 
-/// Summaries of the closed clusters of one layer, made once, when a cluster closes.
+/// Summaries of the closed clusters of one layer. Each is made once, when its cluster closes.
 pub(super) struct Summaries<E: Select> {
-    /// (summaries, kv_heads * width). Each coarse cluster has its own summary, if there are two levels, and then
-    /// those of its parts. New ones come last, so the queries are multiplied by a matrix that only grows.
+    /// (summaries, kv_heads * width). With two levels, the summary of each coarse cluster stands before those of its
+    /// parts. New summaries come last, so the queries are multiplied by a matrix that only grows.
     rows: Option<E::Tensor>,
     operand: E::Operand,
-    /// Coarse clusters summarised.
+    /// The number of coarse clusters that have been summarised.
     pub(super) closed: usize,
 }
 
 impl<E: Select> Summaries<E> {
-    /// For layer `layer` of the model. No row is ever rewritten, so there is one generation of the operand.
+    /// No summaries yet, for layer `layer` of the model. No row is ever rewritten, so the operand has a single
+    /// generation.
     pub(super) fn new(layer: usize) -> Self {
         let operand = E::Operand::new(OperandId { layer, kind: OperandKind::Digests, generation: 0, part: 0 });
         Summaries { rows: None, operand, closed: 0 }
@@ -97,8 +98,8 @@ impl<E: Select> Summaries<E> {
         Some(Summaries { rows: self.rows.clone(), operand: self.operand.fork()?, ..*self })
     }
 
-    /// Summarises the coarse clusters that `keys` (clusters * size, kv_heads * head_dim) make up. `q` is the query
-    /// that closes them, (heads, 1, head_dim).
+    /// Summarises the coarse clusters whose keys are `keys` (clusters * size, kv_heads * head_dim). `q` (heads, 1,
+    /// head_dim) is the query that closes them.
     pub(super) fn close(
         &mut self,
         engine: &mut E,
@@ -154,14 +155,14 @@ impl<E: Select> Summaries<E> {
     }
 }
 
-/// A value for the coarse clusters, if there are two levels, and one for the fine clusters.
+/// A value for the coarse clusters, if there are two levels, and a value for the fine clusters.
 pub(super) struct Levels<T> {
     pub(super) coarse: Option<T>,
     pub(super) fine: T,
 }
 
-/// The summaries of the clusters that `keys` make up, (clusters, kv_heads * width) on each level; none are needed
-/// where every token is scored by its own key.
+/// The summaries, (clusters, kv_heads * width) on each level, of the clusters whose keys are `keys`; none where every
+/// token is scored by its own key.
 fn summarise<E: Select>(
     engine: &mut E,
     c: &Clusters,
@@ -183,7 +184,7 @@ fn summarise<E: Select>(
     levels.map(Some)
 }
 
-/// The summaries that `of` makes of the clusters of either size.
+/// The summaries that `of` makes of the coarse clusters and of the fine clusters.
 fn on_each_level<E: Select>(
     engine: &mut E,
     sizes: Sizes,
@@ -200,7 +201,7 @@ fn by_cluster<T: Tensor>(keys: &T, size: usize) -> T {
     keys.reshape(&[tokens / size, size, channels]).permute(&[0, 2, 1])
 }
 
-/// The summaries that are made of boxes.
+/// The summaries for similarities that compare boxes.
 fn boxes<E: Select>(
     engine: &mut E,
     c: &Clusters,
@@ -210,8 +211,8 @@ fn boxes<E: Select>(
     let Sizes { fine, fan } = c.sizes;
     let Extrema { max, min } = engine.extrema(&by_cluster(keys, fine))?;
     let coarse = if fan > 1 {
-        // The maximum of a coarse cluster is the maximum of its parts' maxima, and likewise the minimum. One call
-        // finds the extrema of both, of which half are of use.
+        // The maximum of a coarse cluster is the maximum of its parts' maxima; its minimum is the minimum of their
+        // minima. One call takes both extrema of all maxima and minima, and half of the results are used.
         let (parts, channels) = (max.shape()[0], max.shape()[1]);
         let clusters = parts / fan;
         let both = E::Tensor::concat(0, &[&max, &min]);
@@ -258,8 +259,8 @@ fn of_box<E: Select>(
     Ok(both.reshape(&[clusters, 2 * channels]))
 }
 
-/// The mean of each cluster's representatives: the `count` of its `size` keys that score highest for the sum of a
-/// group's queries.
+/// The mean of each cluster's representatives, which are those `count` of its `size` keys that score highest for the
+/// sum of a group's queries.
 fn representatives<E: Select>(
     engine: &mut E,
     keys: &E::Tensor,

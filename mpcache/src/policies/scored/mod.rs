@@ -1,41 +1,41 @@
-//! `knorm`, `kvzap`, `keyformer` and `sirllm`: the latest tokens stay, and of those before them the ones with the
-//! largest scores. The policies differ in where a score comes from ([`Source`]).
+//! `knorm`, `kvzap`, `keyformer` and `sirllm`: the latest tokens stay, and of the tokens before them those with the
+//! largest scores. The policies differ in the source of the scores ([`Source`]).
 //!
-//! **`knorm`** (Devoto et al., arXiv 2406.11430): keys with small norms receive the most attention, so the choice
-//! needs no query. The square of a key's norm is computed once, by the first eviction after the token came in, and
-//! stays hidden beside the key. Rotary embeddings keep norms, so a token that is repeated has equal norms in the
-//! first layer of such a model. Unlike here, kvpress protects no latest tokens.
+//! **`knorm`** (Devoto et al., arXiv 2406.11430): keys with small norms receive the most attention, so a choice by
+//! norms needs no query. The square of a key's norm is computed once, by the first eviction after its token came in,
+//! and stays hidden beside the key. Rotary embeddings do not change norms, so equal tokens have equal norms in the
+//! first layer of a model with rotary embeddings. Unlike this policy, kvpress protects no latest tokens.
 //!
 //! **`kvzap`** (NVIDIA, arXiv 2601.07891): a linear function of the hidden state predicts the score of KVzip, the
-//! logarithm of the most attention that a token receives while its context is repeated. The authors drop what is
-//! below a threshold, whose number would leak, and also take two layers in place of the linear function. Here a fixed
-//! number of tokens is kept. The matrix that gives query, key and value has a further column for each key/value head,
-//! the *scoring head*, so that scores come with the keys and cost no exchange. `waggle fit kvzap` finds the columns
-//! on a text in the clear, and the model's loader reads them. A function that is equal for all tokens of a head
-//! changes no choice, so there is no bias. Columns read the state before the gain of its norm, and the authors'
-//! functions the state after it: a factor for each of their weights. Scores are compared within a head alone, so
-//! their unit is free, and the fit chooses it so that their size is below 2^[`HEAD_MAGNITUDE`] for every hidden
-//! state: a hidden state that a norm has made has a length, and Cauchy's inequality bounds the product. The loader
-//! refuses columns beyond that.
+//! logarithm of the most attention that a token receives while its context is repeated. The authors drop all tokens
+//! below a threshold, which would leak the number of tokens, and they also try two layers in place of the linear
+//! function. Here a fixed number of tokens is kept. The matrix that gives query, key and value has a further column
+//! for each key/value head, the *scoring head*, so that scores come with the keys and cost no exchange. `waggle fit
+//! kvzap` finds the columns on a text in the clear, and the model's loader reads them. There is no bias: a number
+//! that is added to the scores of all tokens of a head changes no choice. The columns read the state before the gain
+//! of its norm, whereas the authors' functions read the state after the gain. This changes only a factor in each
+//! weight. Scores are compared only within a head, so their unit is free. The fit chooses the unit so that scores are
+//! below 2^[`HEAD_MAGNITUDE`] for every hidden state: a norm fixes the length of its output, and Cauchy's inequality
+//! bounds the product. The loader refuses columns whose scores may be larger.
 //!
-//! **`keyformer`** (Adnan et al., arXiv 2403.09054): what a token received in a second softmax of noisy logits; see
-//! [`Noise`].
+//! **`keyformer`** (Adnan et al., arXiv 2403.09054): the attention that a token received in a second softmax, of
+//! noisy logits; see [`Noise`].
 //!
 //! **`sirllm`** (Yao et al., arXiv 2405.12528): the surprisal of a token, -log p, where p is the probability that the
-//! model gave it before it was read. The first tokens stay, too. The authors also let scores decay from turn to turn
-//! of a conversation; a text has one turn. The policy runs in the clear alone: the surprisal of a prompt needs the
-//! logits of every position, of which two parties compute those of the last one. To compute the others costs a
-//! product with the vocabulary and a logarithm of a sum of exponentials for each token, and to open them would show
-//! the client answers that it did not pay for.
+//! model gave the token before it was read. The first tokens stay, too. The authors also let scores decay from turn
+//! to turn of a conversation; a text has one turn. The policy runs only in the clear: the surprisals of a prompt need
+//! the logits of every position, and two parties compute only those of the last position. Computing the others would
+//! cost a product with the vocabulary and a logarithm of a sum of exponentials for each token. Opening them would
+//! show the client answers that it did not pay for.
 //!
-//! **Evictions.** Those of `snapkv` ([`Schedule`]): with a share the prompt at its end, with a budget in tokens every
-//! full store, with `prefill` every chunk. The latest tokens stay: a token that has just been generated must not go
-//! before it was ever looked at. Tokens stay in the order of the text. Scores are rounded before they are compared,
-//! so that the earlier of two equal tokens stays.
+//! **Evictions.** They come when those of `snapkv` do ([`Schedule`]): with a share at the end of the prompt, with a
+//! budget in tokens whenever the store is full, with `prefill` after every chunk. The latest tokens stay: a token
+//! that has just been generated must not be evicted before it was ever looked at. Tokens stay in the order of the
+//! text. Scores are rounded before they are compared, so that the earlier of two equal tokens stays.
 //!
-//! **Public.** When a layer evicts, and how many tokens it keeps; that the model has a scoring head; the noise.
-//! **Revealed.** Nothing: scores stay shared; with [`TopK::ShuffleReveal`] what that method's documentation says. A
-//! step without an eviction has no exchange more than `full`, but with `keyformer`.
+//! **Public.** When a layer evicts; how many tokens it keeps; that the model has a scoring head; the noise of
+//! `keyformer`. **Revealed.** Nothing, as scores stay shared; with [`TopK::ShuffleReveal`] what that method's
+//! documentation says. A step without an eviction has no more exchanges than with `full`, except with `keyformer`.
 
 mod noise;
 
@@ -53,20 +53,21 @@ use crate::{
     Store, eviction, fold_heads, unfold_heads,
 };
 
-/// Latest tokens that stay unless told otherwise.
+/// The number of latest tokens that stay by default.
 const DEFAULT_RECENT: usize = 32;
 
 /// log2 of a bound on the squares of norms ([`Select::sum_squares`]).
 const NORM_MAGNITUDE: u32 = 20;
 
-/// Fractional bits to which squares of norms are rounded. Rounding moves a square by about 2^-17 times the norm, so
-/// that a part of 2^-10 bears norms up to a hundred.
+/// Fractional bits to which squares of norms are rounded. Rounding of keys moves a square by about 2^-17 times the
+/// norm. For norms up to a hundred this is at most 2^-10, a 16th of a unit, which the comparison allows
+/// ([`waggle_engine::GRID_NOISE`]).
 const NORM_FRAC: u32 = 6;
 
 /// log2 of a bound on the scores of a scoring head, which a model that has one guarantees.
 pub const HEAD_MAGNITUDE: u32 = 8;
 
-/// Fractional bits to which they are rounded: a 250th of a typical one.
+/// Fractional bits to which the scores of a scoring head are rounded: a unit is a 250th of a typical score.
 const HEAD_FRAC: u32 = 6;
 
 /// The number added to the surprisal of the first tokens, so that they stay, and log2 of a bound on the sum.
@@ -79,15 +80,15 @@ const SURPRISAL_FRAC: u32 = 18;
 /// Where the score of a token comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
-    /// `knorm`: the square of its key's norm; the smallest stay.
+    /// `knorm`: the square of the norm of the token's key. The smallest stay.
     Norm,
     /// `kvzap`: the model's scoring head.
     Head,
-    /// `keyformer`: what it received in a softmax of noisy logits.
+    /// `keyformer`: the attention that the token received in a softmax of noisy logits.
     Noisy(Noise),
-    /// `sirllm`: how unexpected it was. So many of the tokens kept, and at most a quarter, are the first of the text.
+    /// `sirllm`: how unexpected the token was. Some first tokens of the text stay, too.
     Surprisal {
-        /// Their number.
+        /// The number of first tokens that stay: at most this many, and at most a quarter of the tokens kept.
         sinks: usize,
     },
 }
@@ -98,11 +99,11 @@ pub enum Source {
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scored {
-    /// The budget, of the prompt or of all tokens, and when the rest goes.
+    /// The budget, out of the prompt or of all tokens, and when the other tokens are evicted.
     pub schedule: Schedule,
-    /// Latest tokens that stay: at most this many, and at most half of what is kept.
+    /// The number of latest tokens that stay: at most this many, and at most half of the tokens kept.
     pub recent: usize,
-    /// Where scores come from.
+    /// The source of the scores.
     pub source: Source,
     /// The method that finds the largest scores.
     pub top_k: TopK,
@@ -176,14 +177,14 @@ impl Scored {
         self.schedule.next(self.schedule.budget_of(piece.prompt), piece)
     }
 
-    /// Ranking that finds the `k` largest scores in `store`.
+    /// The ranking that finds the `k` largest scores in `store`.
     fn ranking<E: Select>(&self, engine: &E, k: usize, ceiling: Ceiling, store: &Store<E>) -> Result<Ranking, Error> {
         let (magnitude, frac) = match self.source {
             Source::Norm => (NORM_MAGNITUDE, NORM_FRAC),
             Source::Head => (HEAD_MAGNITUDE, HEAD_FRAC),
             Source::Surprisal { .. } => (SURPRISAL_MAGNITUDE, SURPRISAL_FRAC),
             Source::Noisy(_) => {
-                // All queries so far have given a probability of each head at most.
+                // Each query so far has given a token a probability of at most 1 in each head.
                 let size = Received::new(engine, store.seen(), PerKv, store.heads())?;
                 (size.magnitude, size.frac)
             }
@@ -195,12 +196,12 @@ impl Scored {
 /// The policy of one generation.
 struct ByScore<E: Select> {
     settings: Scored,
-    /// By layer what is known of the first tokens that the store holds.
+    /// By layer, the known scores of the first tokens that the store holds.
     known: Vec<Option<Scores<E::Tensor>>>,
 }
 
 impl<E: Select> ByScore<E> {
-    /// Evicts where it is time and all scores are there.
+    /// Evicts if an eviction is due and all scores are there.
     fn evict_if_due(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let known = self.known[layer].as_ref().map_or(0, Scores::tokens);
         let waits = matches!(self.settings.source, Source::Surprisal { .. }) && known < store.len();
@@ -229,7 +230,7 @@ impl<E: Select> ByScore<E> {
         let candidates = self.candidates(engine, &known.scores, old, keep)?;
         let best = eviction::choose(engine, &candidates, &how)?;
         self.known[layer] = Some(if self.settings.source == Source::Norm {
-            // Squares take more bits than keys and values, and move on their own.
+            // Squares of norms take more bits than keys and values, and are gathered on their own.
             eviction::keep(engine, store, &best, old, PerKv)?;
             let rows = known.scores.shape()[0];
             let squares = known.scores.reshape(&[rows, old, 1]);
@@ -241,7 +242,8 @@ impl<E: Select> ByScore<E> {
         Ok(())
     }
 
-    /// The scores of all tokens that the store holds; of its first `old` tokens where they follow from the keys.
+    /// The scores of all tokens that the store holds. Where scores follow from the keys, those of its first `old`
+    /// tokens.
     fn complete(
         &self,
         engine: &mut E,
@@ -269,7 +271,7 @@ impl<E: Select> ByScore<E> {
         Ok(Scores { scores, ceiling: engine.ceiling(Origin::Squares)?.max(moved) })
     }
 
-    /// The scores that rank the first `old` tokens. Of these and the tokens after them, `keep` will stay.
+    /// The scores that rank the first `old` tokens. `keep` tokens will stay, of these and of the tokens after them.
     fn candidates(&self, engine: &mut E, scores: &E::Tensor, old: usize, keep: usize) -> Result<E::Tensor, Error> {
         let scores = scores.slice(1, 0..old);
         let Source::Surprisal { sinks } = self.settings.source else { return Ok(scores) };
@@ -328,14 +330,14 @@ impl<E: Select> Policy<E> for ByScore<E> {
             (source, _) => {
                 let output = attention::causal(engine, q, store)?.output;
                 match source {
-                    // The last eviction is over.
+                    // No eviction comes after this one.
                     Source::Noisy(_) => self.known[layer] = None,
                     _ => self.evict_if_due(engine, layer, store)?,
                 }
                 return Ok(output);
             }
         };
-        // As `attention::causal`, but with all bits of the scores, which the temperature needs.
+        // As in `attention::causal`, but the temperature needs the scores in full precision.
         let (shape, tokens) = (store.heads(), store.len());
         store.record_attended(|_| (0..tokens).collect());
         let logits = store.ranked_scores(engine, &fold_heads(q, shape))?;
@@ -376,7 +378,7 @@ mod tests {
         assert_eq!(error.to_string(), "tensor `scores of layer 0` has shape [], expected [1, 8]");
     }
 
-    /// A study of several policies loads the model once, with the scoring head that one of them wants.
+    /// A study of several policies loads the model once, with the scoring head that one of the policies wants.
     #[test]
     fn scores_that_nobody_wants_change_nothing() {
         let (mut engine, mut cache) =

@@ -1,16 +1,16 @@
 //! Keyformer's scores: attention in a second softmax, of noisy logits.
 //!
 //! A token's score is the sum over queries of the softmax of (logits + noise) / tau, where the noise has Gumbel's
-//! distribution and tau rises from 1 to 2 while text is generated. What attention received counts tokens that are
-//! gone as if they had never been; noise and a rising temperature are the authors' remedy.
+//! distribution and tau rises from 1 to 2 while text is generated. After an eviction the plain softmax distributes
+//! attention as if the evicted tokens had never been; noise and a rising temperature are the authors' remedy.
 //!
-//! The noise is public, from a seed: for every query, head and place in the store a number of its own. Which token
-//! has which place is secret after an eviction, so no token could have one number for all queries. Noise is added to
-//! shares for nothing.
+//! The noise is public and comes from a seed. Every query, head and place in the store has a number of its own. A
+//! token cannot have one number for all queries, because its place is secret after an eviction. Adding noise to
+//! shares costs nothing.
 //!
-//! *Cost.* A second softmax for every query, the only policy here with one: nearly twice the softmax of `full`, and
-//! `full`'s is most of a step's traffic. No query is spared before the last eviction. With a share that is the end of
-//! the prompt.
+//! *Cost.* This is the only policy with a second softmax for every query. Its cost is nearly that of the softmax of
+//! `full`, which is most of a step's traffic. Every query until the last eviction needs it. With a share, the last
+//! eviction is at the end of the prompt.
 
 use ndarray::{ArrayD, IxDyn};
 use rand::rngs::StdRng;
@@ -19,23 +19,23 @@ use waggle_engine::{Error, Select, Tensor};
 
 use crate::{HeadShape, Piece, PolicyError, PolicyOptions, Store};
 
-/// Tokens after the prompt over which the temperature rises unless told otherwise.
+/// The number of tokens after the prompt over which the temperature rises, by default.
 const DEFAULT_RISE: usize = 256;
 
-/// Temperature at the prompt, and in the end: the authors' numbers.
+/// The temperature of the prompt's queries, and the final one: the authors' numbers.
 const FIRST_TAU: f64 = 1.0;
 const LAST_TAU: f64 = 2.0;
 
-/// Bounds of the noise, which scores must bear: beyond them lie a part in 10^7 of all draws.
+/// Bounds of the noise, so that scores stay in range. About one in 10^7 draws lies beyond them.
 const LEAST_NOISE: f64 = -3.0;
 const MOST_NOISE: f64 = 16.0;
 
-/// The change of logits before the second softmax: noise and a temperature.
+/// The noise and the temperature that change logits before the second softmax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {
-    /// Tokens after the prompt over which the temperature rises.
+    /// The number of tokens after the prompt over which the temperature rises.
     pub rise: usize,
-    /// Makes the public noise; no secret depends on it.
+    /// The seed of the public noise. No secret depends on it.
     pub seed: u64,
 }
 
@@ -47,8 +47,8 @@ impl Noise {
         })
     }
 
-    /// The softmax of noisy `logits` (kv_heads, group * rows, tokens), of the last rows of the store. It compares
-    /// tokens with one another, and knows no sink.
+    /// The softmax of noisy `logits` (kv_heads, group * rows, tokens), for the queries of the last `rows` tokens of
+    /// the store. Sinks are left out, because the scores compare tokens with one another.
     pub(super) fn softmax<E: Select>(
         self,
         engine: &mut E,
@@ -74,13 +74,13 @@ impl Noise {
     }
 
     /// Noise for the scores (kv_heads, group * rows, tokens) of the last `rows` queries before position `end` on
-    /// `layer`. That of a query does not depend on which others come with it.
+    /// `layer`. The noise of a query does not depend on which other queries come with it.
     fn draw(self, layer: usize, end: usize, rows: usize, tokens: usize, shape: HeadShape) -> ArrayD<f32> {
         let group = shape.group();
         let mut noise = ArrayD::zeros(IxDyn(&[shape.kv_heads, group * rows, tokens]));
         for row in 0..rows {
             let position = (end - rows + row) as u64;
-            // Every layer and query has coins of its own.
+            // Every layer and query has a random generator of its own.
             let coins = self.seed ^ (position << 16 | layer as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mut coins = StdRng::seed_from_u64(coins);
             for token in 0..tokens {
@@ -117,11 +117,12 @@ mod tests {
         let of = Noise { rise: 1, seed: 3 };
         let all = of.draw(1, 50, 50, 60, shape);
         let mean = all.iter().map(|x| f64::from(*x)).sum::<f64>() / all.len() as f64;
-        // Euler's constant; the standard deviation is pi / sqrt 6, so the mean's here is 0.012.
+        // The mean is Euler's constant. The standard deviation is pi / sqrt 6, so that of the mean of these draws is
+        // 0.012.
         assert!((mean - 0.577).abs() < 0.06, "{mean}");
         let below = all.iter().filter(|x| **x < 0.0).count() as f64 / all.len() as f64;
         assert!((below - (-1f64).exp()).abs() < 0.03, "{below}");
-        // The last of these queries alone, in a smaller store.
+        // Only the last of these queries, in a smaller store.
         let last = of.draw(1, 50, 1, 40, shape);
         for (kv, group, token) in [(0, 0, 0), (1, 0, 7), (0, 1, 39), (1, 1, 20)] {
             assert_eq!(last[[kv, group, token]], all[[kv, group * 50 + 49, token]]);
@@ -131,7 +132,7 @@ mod tests {
         }
     }
 
-    /// One layer of one head, by plain loops: which tokens each step attends to.
+    /// The tokens that each step of one layer with one head attends to, by plain loops.
     #[test]
     fn an_independent_reading_keeps_the_same_tokens() {
         let shape = HeadShape { heads: 1, kv_heads: 1, head_dim: 2 };
