@@ -325,8 +325,9 @@ fn copies(period: usize, p: ArrayView1<f32>) -> Option<[f64; 2]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use waggle_mpcache::Layers;
+
+    use super::*;
 
     /// Queries that look at the token that `to` names for their own position, of `tokens`, in `heads` heads.
     fn looks(
@@ -338,7 +339,7 @@ mod tests {
         let shape = HeadShape { heads, kv_heads: heads, head_dim: tokens };
         let means = Arc::new(Mutex::new(vec![vec![[Mean::default(); 2]; heads]]));
         let profiler = Profiler { watched, means: means.clone() };
-        let mut cache = KvCache::<Float>::with_policy(&waggle_mpcache::Layers::global(1, shape), Box::new(profiler));
+        let mut cache = KvCache::<Float>::with_policy(&Layers::global(1, shape), Box::new(profiler));
         let q = ArrayD::from_shape_fn(vec![heads, tokens, tokens], |at| {
             if to(at[0], at[1]).contains(&at[2]) { 40.0 } else { 0.0 }
         });
