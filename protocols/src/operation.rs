@@ -18,7 +18,7 @@
 use ndarray::{ArrayD, IxDyn};
 
 use crate::Error;
-use crate::cached::{Met, PreparedMasks};
+use crate::cached::{PreparedMasks, ReadyOperand};
 use crate::correlation::Need;
 use crate::cost::Cost;
 use crate::form::{Form, Shapes, Values};
@@ -54,7 +54,7 @@ pub trait Operation {
         input: &'i mut Self::Input<'_, F>,
         prepared: &mut PreparedMasks,
         options: &Options,
-    ) -> Result<Vec<Met<'i>>, Error> {
+    ) -> Result<Vec<ReadyOperand<'i>>, Error> {
         let _ = (input, prepared, options);
         Ok(Vec::new())
     }

@@ -6,7 +6,7 @@ use ndarray::ArrayD;
 use waggle_engine::Layer;
 use waggle_net::{Ledger, Role};
 
-use waggle_protocols::cached::{self, Events, Met};
+use waggle_protocols::cached::{self, Events, ReadyOperand};
 use waggle_protocols::correlation::Need;
 use waggle_protocols::cost::Cost;
 use waggle_protocols::form::Shapes;
@@ -186,8 +186,8 @@ impl Planner {
 
     /// Takes the masks of a product with a cached operand. Masks that are not ready are made on the spot, and the
     /// cost is booked.
-    fn take_masks(&mut self, met: &Met<'_>) -> Result<(), Error> {
-        let Met { id, form, event, listed, ready, .. } = *met;
+    fn take_masks(&mut self, met: &ReadyOperand<'_>) -> Result<(), Error> {
+        let ReadyOperand { id, form, event, listed, ready, .. } = *met;
         let (list, path) = self.list();
         list.operands.entry(id).or_insert_with(|| Events { form, list: Vec::new() }).list.push(listed);
         list.uses.note(Use::Operand(id), path, form.product_words(&listed));

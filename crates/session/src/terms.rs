@@ -37,7 +37,7 @@ pub struct Terms {
     /// Which of the terms this party was not given.
     pub open: Open,
     /// What the parties found out; nothing before a session.
-    pub met: Option<Met>,
+    pub found: Option<Findings>,
 }
 
 impl Terms {
@@ -60,7 +60,7 @@ pub struct Open {
 
 /// What parties found out about each other and the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Met {
+pub struct Findings {
     /// Bursts by which they measured the link ([`waggle_net::Measured::bursts`]); `None` if it was given.
     pub bursts: Option<usize>,
     /// The families of kernels of the client and the server, in this order.

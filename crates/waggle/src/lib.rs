@@ -71,7 +71,7 @@ pub use waggle_protocols::{Cores, HelperDeals, Made, Masks, Packing, Part};
 pub use waggle_report::{Phases, Report};
 pub use waggle_session::names;
 pub use waggle_session::party::chat::TurnCost;
-pub use waggle_session::party::{Event, Filled, Flow, Met, Outcome, Watch, nobody};
+pub use waggle_session::party::{Event, Filled, Findings, Flow, Outcome, Watch, nobody};
 pub use waggle_session::{RegisterError, register_activation, register_policy};
 pub use waggle_study::eval::{StudyEngine, StudyReport};
 pub use waggle_study::glue::GlueReport;

@@ -52,7 +52,7 @@ options! {
         /// The helper that deals what is prepared. Implies two phases.
         helper: Option<Helper> as impl Into<Option<Helper>> = None,
         /// For a plan: what the parties of its session found out.
-        met: Option<party::Met> as impl Into<Option<party::Met>> = None,
+        found: Option<party::Findings> as impl Into<Option<party::Findings>> = None,
     }
 }
 
@@ -91,9 +91,20 @@ impl Terms {
         if policy.clear_only() {
             return Err(OptionsError::ClearOnly(policy.to_string()).into());
         }
-        let (met, imitated) = (self.met.clone(), network.shape());
+        let (found, imitated) = (self.found.clone(), network.shape());
         let others = Vec::new();
-        Ok(party::Terms { protocol, reveal, logit_bits, policy, others, prefill_chunk, helper, imitated, open, met })
+        Ok(party::Terms {
+            protocol,
+            reveal,
+            logit_bits,
+            policy,
+            others,
+            prefill_chunk,
+            helper,
+            imitated,
+            open,
+            found,
+        })
     }
 
     /// These terms for two parties on this machine, who share its cores, are of one user and need not ask each other.
@@ -113,11 +124,11 @@ impl Terms {
     /// # Errors
     /// As [`Terms::of_report`].
     pub fn as_in(self, report: &Report) -> Result<Self, Error> {
-        let Terms { cores, plan_for, mut met, .. } = Terms::of_report(report)?;
-        if let Some(met) = met.as_mut().filter(|_| self.plan_for.is_some()) {
-            met.bursts = None;
+        let Terms { cores, plan_for, mut found, .. } = Terms::of_report(report)?;
+        if let Some(found) = found.as_mut().filter(|_| self.plan_for.is_some()) {
+            found.bursts = None;
         }
-        Ok(Terms { cores: self.cores.or(cores), plan_for: self.plan_for.or(plan_for), met, ..self })
+        Ok(Terms { cores: self.cores.or(cores), plan_for: self.plan_for.or(plan_for), found, ..self })
     }
 
     /// These terms with two phases, which pools need. Three parties have no pools.
@@ -161,8 +172,8 @@ impl Terms {
             plan_for: read(report, "plan-for", |text| text.parse().ok())?,
             prefill_chunk: None,
             helper: read(report, "helper-deals", of(HELPERS))?.map(helper),
-            met: match report.options.get(MET) {
-                Some(met) => Some(party::Met::deserialize(met).map_err(|_| OptionsError::Unplannable(MET))?),
+            found: match report.options.get(MET) {
+                Some(found) => Some(party::Findings::deserialize(found).map_err(|_| OptionsError::Unplannable(MET))?),
                 None => None,
             },
         })
@@ -196,7 +207,7 @@ pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value
     let settings: Map<String, Value> =
         settings.map(|setting| (setting.key.to_owned(), setting.value.clone().into())).collect();
     let by_name = by_name(terms).into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-    let met = terms.met.as_ref().and_then(|met| serde_json::to_value(met).ok());
+    let met = terms.found.as_ref().and_then(|met| serde_json::to_value(met).ok());
     let found =
         [("policy_settings".to_owned(), settings.into())].into_iter().chain(met.map(|met| (MET.to_owned(), met)));
     let deals = name(&HELPERS, &terms.protocol.helper);

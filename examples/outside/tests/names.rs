@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use waggle::{
-    Chat, Client, Fill, Filled, Machines, Met, Outcome, Parts, Phases, Prepared, Profile, Server, ServerConfig,
+    Chat, Client, Fill, Filled, Findings, Machines, Outcome, Parts, Phases, Prepared, Profile, Server, ServerConfig,
     Terms, TurnCost, TurnReport,
 };
 
@@ -32,8 +32,8 @@ fn every_type_of_an_answer_has_a_name() {
     // The test is that these functions compile.
     let _ = (served, opening, cost, filled, measured);
     let parts: Parts = "embedding,head".parse().unwrap();
-    let config = ServerConfig::default().public(parts.clone()).terms(Terms::default().met(None::<Met>));
+    let config = ServerConfig::default().public(parts.clone()).terms(Terms::default().found(None::<Findings>));
     assert_eq!(config.public, parts);
     let fill = Fill { pool: Path::new("pool").into(), ..Fill::default() };
-    assert!(Client::new("example.org").terms.met.is_none() && fill.pool.ends_with("pool"));
+    assert!(Client::new("example.org").terms.found.is_none() && fill.pool.ends_with("pool"));
 }

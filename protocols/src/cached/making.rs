@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use super::form::{Events, OperandForm};
 use super::masks::OperandMasks;
-use super::operand::Met;
+use super::operand::ReadyOperand;
 use crate::Error;
 use crate::cost::Cost;
 use crate::deal::dealing::Dealing;
@@ -23,11 +23,11 @@ use crate::work::Kernel;
 pub(crate) fn take(
     s: &mut Session,
     spill: &mut Spill,
-    met: Vec<Met<'_>>,
+    met: Vec<ReadyOperand<'_>>,
 ) -> Result<Option<Zeroizing<Vec<u64>>>, Error> {
     let words = met.iter().map(|met| met.form.product_words(&met.event)).sum::<u64>();
     let mut out = (!met.is_empty()).then(|| Zeroizing::new(Vec::with_capacity(words as usize)));
-    for Met { form, event, ready, masks, .. } in met {
+    for ReadyOperand { form, event, ready, masks, .. } in met {
         if !ready {
             s.offline(|s| extend(s, spill, masks, &Events { form, list: vec![event] }))?;
             masks.events.pop_front();

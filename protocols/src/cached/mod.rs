@@ -56,5 +56,5 @@ pub use making::prepare_cost;
 pub(crate) use making::{deal, extend, take};
 pub(crate) use masks::OperandMasks;
 pub use masks::PreparedMasks;
-pub use operand::{Met, Operand};
+pub use operand::{Operand, ReadyOperand};
 pub use product::{CachedMatmul, CachedProduct, CachedSize};

@@ -92,7 +92,7 @@ impl Begun {
 }
 
 /// An operand that is ready for a product.
-pub struct Met<'a> {
+pub struct ReadyOperand<'a> {
     /// The name of the operand.
     pub id: OperandId,
     /// The form of the operand.
@@ -129,7 +129,7 @@ impl Operand {
         prepared: &mut PreparedMasks,
         form: OperandForm,
         wanted: Event,
-    ) -> Result<Met<'_>, Error> {
+    ) -> Result<ReadyOperand<'_>, Error> {
         #[cfg(any(test, feature = "audit"))]
         if prepared.slots_serve_again {
             self.take_slots_back();
@@ -168,7 +168,7 @@ impl Operand {
         begun.take(new);
         let event = if ready { by_slots } else { wanted };
         let listed = Event { tokens: begun.taken, ..event };
-        Ok(Met { id, form, event, listed, ready, masks: &mut begun.masks })
+        Ok(ReadyOperand { id, form, event, listed, ready, masks: &mut begun.masks })
     }
 
     /// Forgets the masks of products to come and the slots of tokens that were cut off, because the products of

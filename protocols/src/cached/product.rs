@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 use super::form::single;
 use super::masks::PreparedMasks;
-use super::operand::{Begun, Met, Operand};
+use super::operand::{Begun, Operand, ReadyOperand};
 use crate::operation::prelude::*;
 use crate::ops::Matmul;
 use crate::ops::matmul::product_shape;
@@ -49,7 +49,7 @@ impl Operation for CachedMatmul {
         products: &'i mut Self::Input<'_, F>,
         prepared: &mut PreparedMasks,
         options: &Options,
-    ) -> Result<Vec<Met<'i>>, Error> {
+    ) -> Result<Vec<ReadyOperand<'i>>, Error> {
         let met = products.iter_mut().filter(|_| options.preprocess).map(|CachedProduct { a, b, axis, operand }| {
             let (form, wanted) = single(product_shape(&a.shape(), &b.shape()), *axis, self.width);
             operand.meet(prepared, form, wanted)

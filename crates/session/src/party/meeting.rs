@@ -20,7 +20,7 @@ use waggle_tokenizer::printable;
 use super::wire::malformed;
 use crate::Error;
 use crate::names::{REVEALS, name};
-use crate::terms::{Met, Open, Terms};
+use crate::terms::{Findings, Open, Terms};
 
 const STEP: &str = "handshake";
 /// The facts and their lengths.
@@ -90,14 +90,14 @@ pub(super) fn meet(channel: &mut Channel, terms: &Terms, ours: &[Field], theirs:
     agreed.protocol.link = match link {
         Some(link) => link,
         None => {
-            let rehearsed = terms.met.as_ref().and_then(|met| met.bursts);
+            let rehearsed = terms.found.as_ref().and_then(|met| met.bursts);
             let known = rehearsed.map(|bursts| Measured { shape: terms.protocol.link, bursts });
             let measured = waggle_net::measure(channel, known)?;
             bursts = Some(measured.bursts);
             measured.shape
         }
     };
-    agreed.met = Some(Met { bursts, kernels: [of_client, of_server] });
+    agreed.found = Some(Findings { bursts, kernels: [of_client, of_server] });
     Ok(agreed)
 }
 
@@ -171,7 +171,7 @@ mod tests {
             let [terms, others] = agreed.map(Result::unwrap);
             assert_eq!((&terms, terms.open, &*terms.protocol.cores.to_string()), (&others, Open::default(), cores));
             assert_eq!(terms.protocol.link, link.map_or(LinkShape::MEMORY, |link| link.parse().unwrap()));
-            assert_eq!(terms.met.unwrap().bursts, if link.is_some() { None } else { Some(0) });
+            assert_eq!(terms.found.unwrap().bursts, if link.is_some() { None } else { Some(0) });
         }
     }
 

@@ -90,7 +90,7 @@ pub use crate::event::{Event, Flow, Watch, nobody};
 use crate::pool::PoolId;
 pub use crate::public_model::PublicModel;
 pub use crate::request::{Limits, MAX_PLANNING_STEPS, Request};
-pub use crate::terms::{ClientOptions, Met, Open, Peer, Terms};
+pub use crate::terms::{ClientOptions, Findings, Open, Peer, Terms};
 use waggle_model::{Drafts, Generation};
 use waggle_report::{Cost, Wire};
 pub use waggle_tokenizer::MAX_TOKENIZER_BYTES;

@@ -260,7 +260,7 @@ impl<'a> SessionPlan<'a> {
         let base = Base::rehearsed(&model.spec, &model.disclosure);
         let options = &ClientOptions { base: base.as_ref(), ..options };
         // The rehearsal measures the link if the planned session did.
-        let link = terms.met.as_ref().is_some_and(|met| met.bursts.is_some());
+        let link = terms.found.as_ref().is_some_and(|met| met.bursts.is_some());
         let terms = &Terms { open: Open { link, ..Open::default() }, ..terms.clone() };
         let (client, server) = memory_pair(REHEARSAL);
         let mut client = Channel::new(Role::Client, client);

@@ -49,7 +49,7 @@ fn a_pool_brings_its_link() {
     let [client, _] = spend(&open);
     assert!(matches!(client, Err(Error::PoolFile { source: PoolError::Mismatch { .. }, .. })), "{client:?}");
     for Outcome { terms, generation, .. } in both(spend(&far)) {
-        assert_eq!((terms.protocol.link, terms.met.unwrap().bursts), (far.protocol.link, None));
+        assert_eq!((terms.protocol.link, terms.found.unwrap().bursts), (far.protocol.link, None));
         assert_eq!(generation.count, 2);
     }
 }
