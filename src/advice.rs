@@ -1,4 +1,4 @@
-//! What a user can type after an error: the library's errors are data, and options are this program's.
+//! Advice after an error: what the user can type. The library's errors do not know the options of this program.
 
 use std::io::ErrorKind;
 
@@ -14,27 +14,27 @@ use waggle_study::eval::EvalError;
 
 use super::Error;
 
-/// The error in one line, with advice behind it if there is any.
+/// The error in one line, followed by advice if there is any.
 pub(super) fn told(error: &Error) -> String {
     advised(describe(error), of(error))
 }
 
-/// [`told`] of an error of the library.
+/// [`told`] for an error of the library.
 pub(super) fn told_of(error: &Library) -> String {
     advised(describe(error), of_library(error))
 }
 
-/// [`told`] of a turn that did not begin.
+/// [`told`] for a turn that did not begin.
 pub(super) fn told_of_refusal(refusal: &Refusal) -> String {
     advised(describe(refusal), of_refusal(refusal))
 }
 
-/// [`told`] of a policy that is no value of an option.
+/// [`told`] for a text that is not a policy.
 pub(super) fn told_of_policy(error: &PolicyError) -> String {
     advised(error.to_string(), of_policy(error))
 }
 
-/// A policy, for clap.
+/// Parses a policy, for clap.
 pub(super) fn policy(text: &str) -> Result<PolicySpec, String> {
     text.parse().map_err(|error| told_of_policy(&error))
 }

@@ -47,7 +47,7 @@ struct Shape {
     config: &'static str,
 }
 
-/// Shapes between which the kernels meet small and large operands.
+/// Shapes of models. Together they give every kernel small and large operands.
 const SHAPES: [Shape; 3] = [
     Shape {
         name: "gpt2-320",
@@ -85,8 +85,8 @@ impl Trial {
     }
 }
 
-/// Both numbers of phases over links that make all kinds of plans. Below 1 Gbit/s functions are looked up in one
-/// phase, and short comparisons take keys in two.
+/// Sessions in one and in two phases, over links that lead to all kinds of plans. Below 1 Gbit/s, functions are
+/// looked up in one phase, and short comparisons use keys in two phases.
 const TRIALS: [Trial; 8] = [
     Trial::new(0, "loopback", false, 24, 4),
     Trial::new(0, "lan", true, 16, 12),
@@ -116,10 +116,10 @@ struct Account {
     party: &'static str,
     phase: Phase,
     path: String,
-    /// Processor time, measured and by the fit.
+    /// Processor time as measured. `fit` is the time by the fit.
     cpu_seconds: f64,
     fitted_seconds: f64,
-    /// Units of the kernels that it has.
+    /// Units of each kernel in the account.
     units: BTreeMap<&'static str, f64>,
 }
 
@@ -167,8 +167,8 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     out::line(format_args!("{}: {cores} cores of {processor}, {}", path.display(), quality(&observations, &rates)))
 }
 
-/// The share of `cores` that threads of this process get, as processor time over wall time of threads that only
-/// compute; none where the system does not tell.
+/// The share of `cores` that computing threads of this process get: their processor time over their wall time. `None`
+/// if the system does not tell processor times.
 fn share_of(cores: u32) -> Option<f64> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(cores as usize);
     let (begun, used) = (Instant::now(), process_cpu_time()?);
@@ -185,7 +185,7 @@ fn share_of(cores: u32) -> Option<f64> {
     Some(used.as_secs_f64() / (begun.elapsed().as_secs_f64() * threads as f64))
 }
 
-/// Refuses a machine on which computing threads get so small a share of the cores.
+/// Refuses a machine on which computing threads get too small a share of the cores.
 fn check_idle(share: Option<f64>) -> Result<(), Error> {
     match share {
         Some(share) if share < IDLE => Err(Error::Busy { percent: 100.0 * share }),
@@ -193,18 +193,18 @@ fn check_idle(share: Option<f64>) -> Result<(), Error> {
     }
 }
 
-/// How long the cores are tried before and after each trial, and the share that an idle machine gives.
+/// Time for which the cores are tested before and after each trial, and the least share of an idle machine.
 const PROBE: Duration = Duration::from_millis(250);
 const IDLE: f64 = 0.9;
 
-/// The fit of the rates to what was measured.
+/// The quality of the fitted rates, in words.
 fn quality(observations: &[Observation], rates: &Rates) -> String {
     let all: f64 = observations.iter().map(|o| o.seconds).sum();
     let off: f64 = observations.iter().map(|o| (o.predicted(rates) - o.seconds).abs()).sum();
     format!("{all:.1} s of processor time in {} accounts, fitted to {:.0} %", observations.len(), 100.0 * off / all)
 }
 
-/// Completes the profile when the rates are known: the pool of threads, the time to wake a thread, and memory.
+/// Completes the profile, given the rates: fits the pool of threads and the time to wake a thread, and adds memory.
 fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, Error> {
     let profile = Profile {
         version: PROFILE_VERSION,
@@ -247,8 +247,8 @@ fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, E
     Ok(best.1)
 }
 
-/// Candidates for the share that each core after the first adds, and for the seconds to wake a thread: those that
-/// explain the wall clocks of the trials best are taken.
+/// Candidates for the share that each core after the first adds, and for the seconds to wake a thread. The pair that
+/// best explains the wall clocks of the trials is taken.
 const SPEEDUPS: [f64; 5] = [1.0, 0.85, 0.7, 0.5, 0.3];
 const WAKES: [f64; 9] = [0.0, 1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 1e-4, 1.5e-4, 2e-4];
 
@@ -267,9 +267,9 @@ impl<'a> Measured<'a> {
         command.arg("demo").arg("--model").arg(&model).args(["--prompt-ids", &ids]);
         command.args(["--tokens", &trial.tokens.to_string(), "--link", trial.link]);
         command.arg(format!("--preprocess={}", trial.preprocess)).arg("--json").arg(&json);
-        // So that a calibration meets the same kernels on every machine.
+        // The number is fixed, so that a calibration uses the same kernels on every machine.
         command.arg(format!("--cores={ASSUMED_CORES}"));
-        // The memory of the session alone is measured.
+        // The range check is skipped, so that only the session's memory is measured.
         command.arg("--skip-range-check");
         command.env("RAYON_NUM_THREADS", cores.to_string());
         let output = together::output(&mut command).map_err(Error::Spawn)?;
@@ -290,7 +290,7 @@ impl<'a> Measured<'a> {
         SessionPlan::new(&self.model, &self.terms).request(self.request).timed(setting)
     }
 
-    /// Seconds of the phases that `profile` predicts, and the memory.
+    /// The seconds of the phases that `profile` predicts, and the memory that the plan states.
     fn predict(&self, profile: &Profile) -> Result<([(Phase, f64); TIMED.len()], Footprint), Error> {
         let machines = Machines { client: profile.clone(), server: profile.clone(), together: true };
         let setting = machines.setting(machines.cores(), self.link.shape());
@@ -302,8 +302,8 @@ impl<'a> Measured<'a> {
         Ok((TIMED.map(seconds), footprint))
     }
 
-    /// Processor time and units of all accounts of both parties. Set-up is one account: its first words are not
-    /// planned, but rehearsed.
+    /// Processor time and units of all accounts of both parties. Set-up is one account, as its first messages are
+    /// rehearsed instead of planned.
     fn accounts(&self) -> Result<Vec<(Account, Observation)>, Error> {
         let setting = Deployment { imitated: self.link.shape().is_some(), ..Deployment::idle() };
         let work = self.plan(Some(setting)).tallied().run(&mut nobody)?.work;
@@ -311,7 +311,7 @@ impl<'a> Measured<'a> {
         let none = || ([0.0; 2], [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]));
         let place =
             |phase: Phase, path: &str| (phase, if phase == Phase::Setup { String::new() } else { path.into() });
-        // Purposes mix kernels of several kinds, so what was made ahead counts by kind.
+        // Preparation is taken by kind of correlation, as an operation's preparation mixes several kinds of kernels.
         let kinds = &self.report.preparation_kinds;
         let divided = |phase: Phase, path: &str| {
             phase == Phase::Offline && !kinds.is_empty() && !path.starts_with(preparation::SCOPE)
@@ -359,7 +359,7 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-        // Other tests of this process compute, too.
+        // The share may be small, as other tests compute in this process too.
         assert!(share_of(1).expect("Linux has the clock") > 0.0);
     }
 }

@@ -1,4 +1,4 @@
-//! This program as its own child: how it is started, and the lines that it writes for its parent.
+//! Runs this program as its own child process, and defines the lines that the child writes for its parent.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use waggle_report::Cost;
 
 use super::{Error, out};
 
-/// This program, to be given a command. It [ends with](end_with_parent) this process.
+/// A command line of this program without arguments. The child [ends with](end_with_parent) this process.
 pub(super) fn command() -> Result<std::process::Command, Error> {
     let mut words = words().map_err(waggle::Error::from)?.into_iter();
     let mut command = std::process::Command::new(words.next().unwrap_or_default());
@@ -18,49 +18,49 @@ pub(super) fn command() -> Result<std::process::Command, Error> {
     Ok(command)
 }
 
-/// The variable in which a process names itself to its children.
+/// Environment variable with the id of the parent process.
 pub(super) const PARENT: &str = "WAGGLE_PARENT";
 
-/// Tells a program that may be this one that it is to end with this process.
+/// Lets a child end with this process, if it is this program.
 pub(super) fn name_parent(command: &mut std::process::Command) {
     command.env(PARENT, std::process::id().to_string());
 }
 
-/// Lets the system end this process when the one that named itself ends, however that ends (Linux).
+/// Lets the system end this process when its named parent ends, for whatever reason (Linux).
 pub(super) fn end_with_parent() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
         let named = std::env::var(PARENT).ok().and_then(|id| Pid::from_raw(id.parse().ok()?));
-        // A program between the two ends neither.
+        // If another program is between the two processes, its end must not end this one.
         if named.is_none() || getppid() != named {
             return;
         }
         let set = set_parent_process_death_signal(Some(Signal::TERM));
-        // The parent may have ended before that.
+        // The parent may have ended before the setting took effect.
         if set.is_ok() && getppid() != named {
             std::process::exit(1);
         }
     }
 }
 
-/// A line of `--machine`: one when clients may come, and one at the end.
+/// A line of output with `--machine`. One is written when clients may connect, and one at the end.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
-    /// Clients may come, to a server with this key.
+    /// Clients may connect to `address`, where the server has this key.
     Listening { address: SocketAddr, key: Option<PublicKey> },
     /// The session is over.
     Ended(Used),
 }
 
-/// The cost of a session to this process.
+/// The resources that a session used in this process.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Used {
     pub(super) peak_memory_bytes: Option<u64>,
     /// All accounts, for their CPU times.
     pub(super) entries: Vec<Entry>,
-    /// Accounts of what was made ahead, by kind.
+    /// Accounts of preparation, by kind of correlation.
     pub(super) kinds: Vec<Entry>,
     /// Cost of each token after the first.
     pub(super) per_token: Vec<Cost>,

@@ -104,11 +104,11 @@ impl TryFrom<Line> for Prompt {
     }
 }
 
-/// The inputs of a file, a JSON object a line.
+/// The inputs of a file with a JSON object on each line.
 pub(super) struct Inputs {
     path: PathBuf,
     pub(super) prompts: Vec<Prompt>,
-    /// The number of each one's line, from one.
+    /// The number of each input's line, from 1.
     pub(super) lines: Vec<usize>,
 }
 
@@ -128,7 +128,7 @@ impl Inputs {
     }
 }
 
-/// An error of one of these prompts, by the line where it stands.
+/// `error` with the number of an input replaced by the number of its line.
 pub(super) fn by_line(inputs: Option<&Inputs>, error: waggle::Error) -> waggle::Error {
     match (inputs, error) {
         (Some(Inputs { path, lines, .. }), waggle::Error::Prompt(PromptError::Input { input, source }))
@@ -195,7 +195,7 @@ pub(super) fn run(args: ClassifyArgs) -> Result<(), Error> {
     args.format.show(found(inputs.lines.iter().copied().zip(all)))
 }
 
-/// What was found of each line.
+/// A table of the answers, with the number of each line.
 fn found(answers: impl IntoIterator<Item = (usize, Answer)>) -> Table {
     let mut table = Table::new(1, [("line", ""), ("class", ""), ("probability", ""), ("score", "")]);
     for (line, found) in answers {

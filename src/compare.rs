@@ -48,12 +48,12 @@ pub(super) fn run(args: CompareArgs) -> Result<(), Error> {
     match (&args.records[..], &args.binaries[..]) {
         ([first, second], _) => records::run([first, second], args.operations.rows, &args.format),
         (_, [old, new]) => binaries::run([old, new], &args),
-        // Clap asks for two of either.
+        // This does not happen, as clap requires two records or two programs.
         _ => Ok(()),
     }
 }
 
-/// The factor from `first` to `second`; a dash where that says nothing.
+/// The factor from `first` to `second`, or a dash if it is meaningless.
 fn ratio(first: f64, second: f64) -> Cell {
     if first > 0.0 && second.is_finite() { Cell::times(second / first) } else { Cell::absent() }
 }

@@ -1,4 +1,4 @@
-//! The options by which a client reaches its server, and what a user is told of it.
+//! The options by which a client reaches its server, and notes about the server to the user.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct IdentityArgs {
 }
 
 impl IdentityArgs {
-    /// Who this party is.
+    /// The key pair by which this party proves who it is.
     pub(super) fn proof(&self, plaintext: bool) -> Proof {
         match &self.identity {
             _ if plaintext => Proof::Plaintext,
@@ -49,7 +49,7 @@ pub(super) struct DoorArgs {
 }
 
 impl DoorArgs {
-    /// Whom it lets in.
+    /// The parties to let in.
     pub(super) fn allow(&self) -> Allow {
         match &self.allow {
             _ if self.allow_any => Allow::Any,
@@ -58,7 +58,7 @@ impl DoorArgs {
         }
     }
 
-    /// Who it is.
+    /// The key pair by which this party proves who it is.
     pub(super) fn proof(&self) -> Proof {
         self.identity.proof(self.insecure_plaintext)
     }
@@ -123,7 +123,7 @@ pub(super) struct ConnectArgs {
     insecure_plaintext: bool,
 }
 
-/// Says before a text what a link without encryption does not hold.
+/// Warns, before a text, of the risks of a link without encryption.
 pub(super) fn warn_of_plaintext(is_plaintext: bool) {
     if is_plaintext {
         out::note("--insecure-plaintext: nothing is encrypted, and the text is unverified until it has ended");
@@ -131,7 +131,7 @@ pub(super) fn warn_of_plaintext(is_plaintext: bool) {
 }
 
 impl ConnectArgs {
-    /// The client under `terms`. A user is told if nothing is encrypted.
+    /// The client with these options under `terms`. Warns the user if nothing is encrypted.
     pub(super) fn client(&self, terms: Terms) -> Client {
         warn_of_plaintext(self.insecure_plaintext);
         let client = Client::new(&*self.connect).terms(terms).network(self.link);
@@ -140,7 +140,7 @@ impl ConnectArgs {
     }
 }
 
-/// Notes what a user should know of `event`, if it is such a one.
+/// Writes a note if the user should know of `event`.
 pub(super) fn note(event: &Event<'_>) {
     match event {
         Event::Waits => out::note("the server is busy: this client waits"),

@@ -86,14 +86,14 @@ pub(super) struct DemoArgs {
     terms: TermsArgs,
 }
 
-/// Takes some ten seconds with the default model on two cores.
+/// Default number of tokens. They take some ten seconds with the default model on two cores.
 const DEFAULT_TOKENS: usize = 40;
 
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     check_writable(args.text.logits.as_deref())?;
     let terms = args.terms.terms()?.together(args.link);
-    // Without the address of a third party, this starts one.
+    // If three parties are asked for without an address of the third, this process starts it.
     let third = args.helped.lacks_third().then(|| Child::helper(&args)).transpose()?;
     let helper = match &third {
         Some((_, helper)) => Some(helper.clone()),
@@ -114,7 +114,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let tokens = match args.tokens {
         Some(tokens) => tokens,
         None if local.is_encoder() => 1,
-        // The last token goes through no model.
+        // The last token does not go through the model, so it takes no position.
         None => {
             let prompt = local.lengths(&request.clone().tokens(1)).map_err(by_line)?.prompt;
             (local.positions() + 1).saturating_sub(prompt).min(DEFAULT_TOKENS)
@@ -154,7 +154,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     third.map_or(Ok(()), |(child, _)| child.end())
 }
 
-/// The end of a demo, for somebody who sees the first one: who saw what, the cost, and what to try next.
+/// The closing words of a demo, for a new user: what each party saw, the cost, and what to try next.
 fn told(generated: &Generated, lengths: Lengths) -> String {
     let report = &generated.report;
     let chose = |name: &str, value: &str| report.options.get(name).is_some_and(|chosen| chosen == value);
@@ -191,20 +191,20 @@ fn with_child(
     request: Request,
     watch: &mut Watch,
 ) -> Result<Generated, Error> {
-    // Both keys live for this run; each process is told the other's.
+    // Both keys are made for this run. Each process gets the other's public key.
     let identity = Identity::generate()?;
     let mut server = Child::server(args, terms, &request, lengths, identity.public())?;
     let (address, key) = server.listening()?;
     let proof = if key.is_some() { Proof::Own(Arc::new(identity)) } else { Proof::Plaintext };
     let client = Client::new(address.to_string()).terms(terms.clone()).network(args.link).timeout(args.timeout);
     let base = Some(args.model.clone()).filter(|_| !args.public.is_empty());
-    // The server listens already: one that does not answer has failed.
+    // The server listens already, so if it does not answer it has failed.
     let client = client.proof(proof).server_key(key).base(base).connect_timeout(Duration::from_secs(1));
-    // The tokenizer lies on this machine already.
+    // The tokenizer is on this machine already.
     let request = request.tokenizer(TokenizerOf::Model(args.model.clone()));
     let mut generated = match client.generate_with(&request, watch) {
         Ok(generated) => generated,
-        // If the server has already failed, it knows better why.
+        // If the server has failed already, its error says more.
         Err(error) => return Err(server.blame(error)),
     };
     let Line::Ended(used) = server.line()? else {
@@ -222,18 +222,18 @@ fn with_child(
     Ok(generated)
 }
 
-/// The process of another party; killed when dropped.
+/// The process of another party. It is killed when this value is dropped.
 struct Child {
     child: process::Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Child {
-    /// A third party, and how the others reach it.
+    /// Starts a third party. Returns also its address for the other two.
     fn helper(args: &DemoArgs) -> Result<(Self, Helper), Error> {
         let mut command = child::command()?;
         command.args(["helper", "--once", "--machine", "--listen=127.0.0.1:0"]);
-        // A demo has all of the machine's memory.
+        // A demo may use all memory of the machine.
         command.args([format!("--link={}", args.link), format!("--max-weights={}", u64::MAX)]);
         command.arg(format!("--timeout={}", args.timeout.as_secs_f64()));
         command.args(args.insecure_plaintext.then_some("--insecure-plaintext"));
@@ -257,7 +257,7 @@ impl Child {
         let given = [
             ("model", args.model.clone()),
             ("public", args.public.to_string()),
-            // One session, which may take as long as it likes.
+            // The one session may take as long as it needs.
             ("session-limit", "86400".into()),
             ("link", args.link.to_string()),
             ("timeout", args.timeout.as_secs_f64().to_string()),
@@ -277,7 +277,7 @@ impl Child {
     }
 
     fn spawn(mut command: process::Command) -> Result<Self, Error> {
-        // Variables that stand for options are meant for this process.
+        // Environment variables with options are meant for this process alone.
         forget_variables(&mut command, &super::Cli::command());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(Error::Spawn)?;
         match child.stdout.take() {
@@ -303,9 +303,9 @@ impl Child {
         serde_json::from_str(&text).map_err(|e| Error::child(format_args!("{e} in {}", text.trim_end())))
     }
 
-    /// The client's error, with the server's exit if that came with it.
+    /// The client's error, or the server's failure if that caused it.
     fn blame(&mut self, error: waggle::Error) -> Error {
-        // A process that dies takes a moment to be seen dead.
+        // It may take a moment until the death of a process is visible.
         thread::sleep(Duration::from_millis(50));
         match self.child.try_wait() {
             Ok(Some(status)) => Error::child(format_args!("{status}; the client says: {}", told_of(&error))),
@@ -321,7 +321,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Both fail only if it has ended.
+        // Both calls fail only if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -7,7 +7,7 @@ use waggle_session::pool::PoolId;
 
 use super::record::RecordError;
 
-/// The reason for a non-zero exit code.
+/// An error that ends a command with a non-zero exit code.
 #[derive(Debug, Error)]
 pub(super) enum Error {
     #[error(transparent)]
@@ -24,17 +24,17 @@ pub(super) enum Error {
     Page(minijinja::Error),
     #[error("a plot: {0}")]
     Drawing(super::plot::DrawError),
-    /// Standard output takes no more.
+    /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Output(#[source] std::io::Error),
     #[error("no pool {id} in {}", paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
     NoSuchPool { id: PoolId, paths: Vec<PathBuf> },
-    /// Three parties, and no third one.
+    /// Three parties are asked for, but no third one is named.
     #[error("--parties 3 needs the third one: --helper, the address of a `waggle helper`")]
     ThirdParty,
     #[error("--stop-at-eos and --no-stop-at-eos exclude each other")]
     StopAndNot,
-    /// A conversation without a turn.
+    /// A conversation in which all turns were refused.
     #[error("no turn was taken; refused: {refused}")]
     AllRefused { refused: usize },
     #[error("{}: a prompt has at most {limit} bytes", path.display())]
@@ -42,7 +42,7 @@ pub(super) enum Error {
     /// Measurements of a machine that cannot be used.
     #[error("{}: {source}", path.display())]
     Calibration { path: PathBuf, source: waggle_planner::ProfileError },
-    /// Other programs compute on the machine that is measured.
+    /// Other programs compute on the machine that is to be measured.
     #[error(
         "this machine is busy: threads that compute get {percent:.0} % of its cores, and measured so it looks slower \
          than it is; end what else runs, or give --anyway"
@@ -50,7 +50,7 @@ pub(super) enum Error {
     Busy { percent: f64 },
     #[error("predictions need a calibration: {0}")]
     NotCalibrated(String),
-    /// A cell of a sweep.
+    /// A cell of a sweep failed.
     #[error("{cell}")]
     Cell { cell: String, source: Box<Error> },
     #[error("--positions raises those of shapes and of `config.json` files; {0} is neither")]
@@ -69,7 +69,7 @@ pub(super) enum Error {
     Child(String),
 }
 
-/// Options of a study that do not go together.
+/// Options of a study that contradict each other.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EvalError {
     #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]
@@ -94,7 +94,7 @@ impl<E: Into<waggle::Error>> From<E> for Error {
     }
 }
 
-/// Makes `dir`, with all folders above it.
+/// Makes the folder `dir`, with all folders above it.
 pub(super) fn make_dir(dir: &Path) -> Result<(), Error> {
     Ok(std::fs::create_dir_all(dir).map_err(waggle_files::at(dir))?)
 }

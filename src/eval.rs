@@ -120,7 +120,7 @@ pub(super) struct EvalArgs {
 
 const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 
-/// The tasks, for clap.
+/// The names of the tasks, for clap.
 fn task_names() -> PossibleValuesParser {
     let tasks = TASKS.iter().map(|task| (task.name, task.about)).chain([(glue::TASK, glue::ABOUT)]);
     PossibleValuesParser::new(tasks.map(|(name, about)| PossibleValue::new(name).help(about)))
@@ -146,7 +146,7 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
         let cores = args.cores.unwrap_or_else(|| machine::cores(calibrated.as_ref()));
         plan_costs(&mut study, &args.model, &sequences, link, cores, calibrated.as_ref())?;
     }
-    // The files first: who reads the table may leave early.
+    // The files are written first, as the reader of the table may leave early.
     args.write(&study, task)?;
     for (policy, budgets) in study.alike() {
         note(format_args!(
@@ -167,7 +167,7 @@ fn plan_costs(
     calibrated: Option<&Calibrated>,
 ) -> Result<(), Error> {
     let Some(longest) = sequences.iter().max_by_key(|sequence| sequence.ids().len()) else { return Ok(()) };
-    // The pass over the prompt is the first. Where it is the only one, the token after it is planned.
+    // The first pass is over the prompt and not planned here. If it is the only pass, the token after it is planned.
     let (prompt, tokens) = (longest.prompt(), longest.passes().saturating_sub(1).max(1));
     let shape = link.shape();
     let setting = calibrated.and_then(|calibrated| calibrated.machines.setting(cores, shape));
@@ -176,7 +176,7 @@ fn plan_costs(
     let mut rows: Vec<_> = study.rows.iter_mut().filter(|row| !row.policy.clear_only()).collect();
     let bar = passes(rows.len());
     rows.par_iter_mut().try_for_each(|row| {
-        // Columns of the policy's own change the shape of the model.
+        // Learned columns of a policy change the shape of the model.
         let learned = row
             .policy
             .needs_scoring_head()
@@ -210,7 +210,7 @@ fn plan_costs(
 }
 
 impl EvalArgs {
-    /// The task whose answers are classes or scores, and which has no policies.
+    /// Runs the task whose answers are classes or scores. It has no policies.
     fn glue(&self) -> Result<(), Error> {
         self.check_taken(glue::TASK, &["data", "sequences"])?;
         let study = GlueStudy::default().model(&*self.model).data(self.data.clone().unwrap_or_default());
@@ -226,8 +226,8 @@ impl EvalArgs {
         self.format.show(study.table())
     }
 
-    /// Refuses the first option that is given and that `task` does not take. Whatever is about policies is of every
-    /// task but the one that has none.
+    /// Refuses the first given option that `task` does not take. All tasks take the options about policies, except
+    /// the task without policies.
     fn check_taken(&self, task: &'static str, takes: &'static [&'static str]) -> Result<(), Error> {
         let of_input = [
             ("text", self.text.is_some()),
@@ -298,7 +298,7 @@ impl EvalArgs {
         self.policies.iter().flat_map(|list| &list.0)
     }
 
-    /// The choices of the study, for the report; files by their names alone.
+    /// The options of the study, for the report. Files are given by name only.
     fn chosen(&self, sequences: &[Sequence]) -> BTreeMap<String, Value> {
         let file = |path: &Option<PathBuf>| {
             path.as_ref().and_then(|p| p.file_name()).map(|name| name.to_string_lossy().into_owned())
@@ -320,7 +320,7 @@ impl EvalArgs {
     }
 }
 
-/// The bundled text that is like what the bundled model `name` was trained on.
+/// The bundled text that is like the training text of the bundled model `name`.
 pub(super) fn own_text(name: &str) -> Option<&'static Path> {
     let text = match name {
         "stories260k" => "tinystories.json",
@@ -330,8 +330,8 @@ pub(super) fn own_text(name: &str) -> Option<&'static Path> {
     Some(Path::new(text))
 }
 
-/// The first `count` sequences of `context` tokens of the text in `path`, whose first `prompt` tokens go through the
-/// model at once.
+/// The first `count` sequences of `context` tokens from the text in `path`. The first `prompt` tokens of each go
+/// through the model at once.
 pub(super) fn cut_text(
     files: &ModelFiles,
     path: &Path,
@@ -343,23 +343,23 @@ pub(super) fn cut_text(
     Ok(Sequence::cut(&ids, context, prompt, count)?)
 }
 
-/// The tokens of the texts in a file, joined: `enough` of them or more, if there are so many.
+/// The tokens of the texts in a file, joined. Texts after the one that reaches `enough` tokens are left out.
 pub(super) fn text_ids(files: &ModelFiles, path: &Path, enough: usize) -> Result<Vec<u32>, Error> {
     Ok(ids_of(&texts(path)?, tokenizer(files)?.as_ref(), enough)?)
 }
 
 impl EvalArgs {
-    /// The file `name` in the directory of everything.
+    /// The path of the file `name` in the directory of `--out`.
     fn inside(&self, name: &str) -> Option<PathBuf> {
         self.out.as_ref().map(|dir| dir.join(name))
     }
 
-    /// Directories for plots.
+    /// The directories into which plots are written.
     fn plot_dirs(&self) -> impl Iterator<Item = &PathBuf> {
         self.plots.iter().chain(&self.out)
     }
 
-    /// Makes directories, and makes sure that all files can be written, before any work.
+    /// Makes directories and checks that all files can be written, before any work.
     fn check_outputs(&self) -> Result<(), Error> {
         self.plot_dirs().try_for_each(|dir| make_dir(dir))?;
         let inside = ["report.json", "table.md", "report.html"].into_iter().filter_map(|name| self.inside(name));

@@ -75,7 +75,7 @@ impl TextArgs {
                 let sequences = Sequence::of_queries(&utf8(path, load(path)?)?, None, None)?;
                 let ids: Vec<Vec<u32>> =
                     sequences.iter().take(wanted).map(|sequence| sequence.ids().to_vec()).collect();
-                // Every sequence counts as much as its tokens, and the fit wants one length.
+                // All sequences are cut to the shortest, as the fit needs one length.
                 let length = ids.iter().map(Vec::len).min().unwrap_or(0);
                 ids.into_iter().map(|ids| ids[..length].to_vec()).collect()
             }
@@ -84,7 +84,7 @@ impl TextArgs {
                 let ids = text_ids(files, path, context.saturating_mul(wanted))?;
                 ids.chunks_exact(context).take(wanted).map(<[u32]>::to_vec).collect()
             }
-            // Clap makes sure that there is one of them.
+            // This does not happen, as clap requires one of the two.
             (None, None) => return Err(EvalError::NoText.into()),
         };
         sequences.iter().try_for_each(|ids| files.spec.check_ids(ids))?;

@@ -80,7 +80,7 @@ pub(super) struct TextArgs {
 }
 
 impl TextArgs {
-    /// All of it but the number of tokens, and the inputs of --prompts. Reads a prompt that is in a file.
+    /// The request without its number of tokens, and the inputs of --prompts. Reads a prompt from a file.
     pub(super) fn request(&self) -> Result<(Request, Option<Inputs>), Error> {
         let inputs = self.prompts.as_deref().map(Inputs::open).transpose()?;
         let prompt = match &inputs {
@@ -98,7 +98,8 @@ impl TextArgs {
     }
 }
 
-/// Several texts, a line of JSON each, with the number of the prompt's line. A single one was told while it grew.
+/// Prints several texts, each as a line of JSON with the number of its prompt's line. A single text was printed while
+/// it grew.
 pub(super) fn tell(request: &Request, inputs: Option<&Inputs>, generated: &Generated) -> Result<(), Error> {
     if request.texts() == 1 {
         return Ok(());
@@ -112,7 +113,7 @@ pub(super) fn tell(request: &Request, inputs: Option<&Inputs>, generated: &Gener
     Ok(())
 }
 
-/// The progress of `tokens` tokens of each text that is read, of which one alone is shown as it grows.
+/// The progress of `tokens` tokens of each text. Only a single text is shown as it grows.
 pub(super) fn progress(request: &Request, tokens: usize) -> Progress {
     let texts = request.texts();
     match texts {

@@ -76,7 +76,7 @@ struct HeadsReport {
 pub(super) fn run(args: HeadsArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let files = open_model(&args.model)?;
-    // Before long work.
+    // The options are checked before long work.
     let spec = args.policy("0")?;
     let sinks = spec.settings().iter().find(|setting| setting.key == "sinks").and_then(|s| s.value.parse().ok());
     let sinks = sinks.unwrap_or(0);

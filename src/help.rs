@@ -1,11 +1,12 @@
-//! Help: of every command the options that people use, and all of them for `--help all`; the commands in groups.
+//! The help: the commands in groups, and for each command the most used options. `--help all` shows all commands and
+//! options.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 
 use clap::{Arg, Command};
 
-/// The commands by what one wants of them. Those that stand nowhere are told with `--help all`.
+/// The commands, grouped by purpose. Commands that are in no group are shown by `--help all`.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["demo", "serve", "generate", "chat", "proxy", "classify", "keygen"]),
     ("Prepare", &["preprocess", "pools", "helper"]),
@@ -14,7 +15,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Write", &["reproduce", "compare", "report", "plot"]),
 ];
 
-/// The options that the help of a command shows, by their names; of commands that stand nowhere, all.
+/// The options that the help of a command shows, by name. For a command that is not listed, the help shows all.
 const USED: [(&str, &str); 14] = [
     ("demo", "model prompt tokens policy preprocess link parties check table json"),
     ("serve", "model listen allow allow-any policy reveal pools sessions log metrics"),
@@ -32,13 +33,13 @@ const USED: [(&str, &str); 14] = [
     ("plot", "out metric policies x labels"),
 ];
 
-/// Whether `words` ask for the help with everything in it; the word `all` is then no argument.
+/// Whether `words` ask for the full help. The word `all` is then not an argument.
 pub(super) fn asks_for_all(words: &[OsString]) -> bool {
     let asks = |word: &OsStr| ["--help", "-h"].iter().any(|help| word == *help);
     words.windows(2).any(|pair| asks(&pair[0]) && pair[1] == "all")
 }
 
-/// `root` as its help shows it, with `all` options and commands or those that people use.
+/// `root` as its help shows it: with all options and commands if `all` is set, otherwise with the most used ones.
 pub(super) fn shown(mut root: Command, all: bool) -> Command {
     let text = commands(&root, all);
     let about = root.get_about().map(ToString::to_string).unwrap_or_default();
@@ -62,7 +63,7 @@ fn footer(all: bool) -> &'static str {
     }
 }
 
-/// The commands in groups, each with the first sentence about it.
+/// The text of the commands in groups, each with the first sentence of its description.
 fn commands(root: &Command, all: bool) -> String {
     let mut text = String::new();
     let mut group = |title: &str, names: &mut dyn Iterator<Item = &str>| {
@@ -83,13 +84,13 @@ fn commands(root: &Command, all: bool) -> String {
     text
 }
 
-/// The first sentence of `about`, as far as a line goes.
+/// The first sentence of `about`, cut to a line.
 fn sentence(about: &str) -> &str {
     let end = [". ", ": ", ", "].iter().filter_map(|end| about.find(end)).min();
     about[..end.unwrap_or(about.len())].trim_end_matches('.')
 }
 
-/// `command` whose help shows the options `used` alone.
+/// `command`, whose help shows only the options `used`.
 fn shortened(command: Command, used: &str) -> Command {
     let used: Vec<&str> = used.split(' ').collect();
     let is_used = |arg: &Arg| arg.get_long().is_none_or(|long| used.contains(&long) || long == "help");
@@ -120,12 +121,12 @@ mod tests {
         }
     }
 
-    /// Options that mean something else in another command.
+    /// Options that have another meaning in another command.
     const OTHERWISE: &str = "base by check context insecure-plaintext json link links listen logits machine model no-template \
         out pad-answer pad-prompt phases policies policy pool prompt prompt-len prompts public queue \
         seed sessions stop-at-eos template text texts timeout tokens turn-tokens x";
 
-    /// An option of several commands is explained alike wherever it means the same; the help says the default apart.
+    /// An option that means the same in several commands has the same help text in all, apart from its default.
     #[test]
     fn options_that_mean_the_same_have_one_text() {
         let default = |text: &str| match (text.find(" [default: "), text.find(']')) {

@@ -68,7 +68,7 @@ pub(super) fn run(args: HelperArgs) -> Result<(), Error> {
         return Ok(helper.run()?);
     }
     let key = helper.key().map_or("without encryption".into(), |key| format!("with the key {key}"));
-    // If nobody takes the line, the helper goes on.
+    // If the line cannot be written, the helper goes on.
     let _ = out::line(format_args!("helping on {} {key}", helper.address()));
     Ok(helper.run()?)
 }
@@ -103,14 +103,14 @@ pub(super) struct PartiesArgs {
 }
 
 impl PartiesArgs {
-    /// Whether there are three.
+    /// Whether there are three parties.
     pub(super) fn are_three(self) -> bool {
         self.parties == 3
     }
 }
 
 impl HelpedArgs {
-    /// Whether there are three parties and nobody says who the third is.
+    /// Whether there are three parties and the address of the third is missing.
     pub(super) fn lacks_third(&self) -> bool {
         self.parties.are_three() && self.helper.is_none()
     }
@@ -144,5 +144,5 @@ impl HelpedArgs {
     }
 }
 
-/// The port of a helper where none is named.
+/// The port of a helper whose address names none.
 const PORT: u16 = 7412;

@@ -1,7 +1,7 @@
-//! The command line of Waggle: commands, their options, and what a terminal is told.
+//! The command line of Waggle: commands, their options and their output.
 //!
-//! A program of another crate has all commands, with its own policies and activations among the names, by [`run()`]
-//! after it has registered them; `examples/outside` is a crate with such programs, to copy.
+//! A program of another crate registers its own policies and activations, then calls [`run()`]: it has all commands,
+//! which know the new names. `examples/outside` is a crate with such programs, to copy.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -65,7 +65,7 @@ struct Cli {
     command: Command,
 }
 
-/// Under the commands in the help.
+/// Text below the commands in the help.
 const SETTINGS: &str = "Every option of a command can also be given as a variable, --prompt-len as WAGGLE_PROMPT_LEN. What \
      the command line says comes first. The variable of a switch is true or false.";
 
@@ -118,7 +118,7 @@ commands! {
     Man(shell::ManArgs) = shell::man,
 }
 
-/// The command line, with what the environment adds to it.
+/// Parses the command line, with options from the environment.
 fn parse(mut words: Vec<OsString>) -> Cli {
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     for name in settings::unknown_variables(&Cli::command(), names) {
@@ -133,12 +133,14 @@ fn parse(mut words: Vec<OsString>) -> Cli {
     matches.unwrap_or_else(|error| error.exit())
 }
 
-/// Runs the command that this process was started with; an error is one line on standard error and exit code 1.
+/// Runs the command in this process's arguments. An error is written as one line to standard error, and the exit code
+/// is 1.
 pub fn run() -> ExitCode {
     run_from(std::env::args_os())
 }
 
-/// [`run`] with these words, the first of which is the program's name. Words that make no command end the process.
+/// [`run`] with these words, whose first one is the program's name. Words that are not a valid command end the
+/// process.
 pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
     waggle::program::called(words.get(1));
@@ -155,22 +157,22 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Runs `work` as a command does: what the library warns of in this thread is a line on standard error.
+/// Runs `work` as a command does: each warning of the library in this thread is a line on standard error.
 pub fn with_notes<T>(work: impl FnOnce() -> T) -> T {
     log::with_notes(work)
 }
 
-/// The page of HTML of a report, a study or a sweep, as `waggle report --html` writes it; `json` is its document.
+/// The HTML page of a report, a study or a sweep, as `waggle report --html` writes it. `json` is the document.
 ///
 /// # Errors
-/// If `json` is no such document.
+/// If `json` is not such a document.
 pub fn page(name: &str, json: &[u8]) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     let (record, json) = record::read_as(name.as_ref(), json)?;
     Ok(html::page(name, &record, &json)?)
 }
 
-/// Serves as `waggle serve` does: logs what is of `level` or worse on standard error, writes a line on standard
-/// output when clients may come, and ends by a signal. An error is one line on standard error.
+/// Serves as `waggle serve` does until a signal. Logs events of `level` and above on standard error, and writes a
+/// line to standard output when clients may connect. An error is one line on standard error.
 pub fn serve(config: ServerConfig, level: &str) -> ExitCode {
     match serve::run_as(config, level) {
         Ok(()) => ExitCode::SUCCESS,

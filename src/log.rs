@@ -1,4 +1,4 @@
-//! The log of a server: one line an event, on standard error. The notes of every other command are lines alone.
+//! The log of a server: one line for each event, on standard error. Other commands write notes as plain lines.
 //!
 //! Nothing that happens to standard error may end or stop the server. Lines go to a thread of their own over a
 //! bounded queue. If the reader has gone or the disk is full, lines are lost. If the reader stands still, lines that
@@ -13,10 +13,10 @@ use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuild
 pub(super) use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait for standard error.
+/// Most lines that wait for standard error.
 const QUEUED_LINES: usize = 1024;
 
-/// The least important events that are logged, by name.
+/// The levels of the log by name. Events below the chosen level are not logged.
 pub(super) const LEVELS: [(&str, LevelFilter); 6] = [
     ("off", LevelFilter::OFF),
     ("error", LevelFilter::ERROR),
@@ -32,16 +32,16 @@ pub(super) enum Format {
     Json,
 }
 
-/// The way to standard error.
+/// The writer of log lines.
 struct Log {
     lines: NonBlocking,
     lost: ErrorCounter,
-    /// Lost lines that were told of.
+    /// Number of lost lines that a notice has counted already.
     told: Mutex<usize>,
 }
 
 impl Log {
-    /// A log that ends in `out`; the guard waits a moment for the last lines when dropped.
+    /// A log that writes to `out`. The guard waits a moment for the last lines when it is dropped.
     fn new(out: impl Write + Send + 'static, queued: usize) -> (Self, WorkerGuard) {
         let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(queued);
         let (lines, guard) = builder.thread_name("waggle-log").finish(out);
@@ -58,7 +58,7 @@ impl MakeWriter<'_> for Log {
         let lost = self.lost.dropped_lines();
         if lost > *told {
             let line = format!("{} lines of the log are lost: nobody read them\n", lost - *told);
-            // A queue without blocking takes all that is written, and counts what it drops: maybe this line.
+            // The queue never blocks. It counts the lines that it drops, perhaps this one.
             let _ = lines.write_all(line.as_bytes());
             *told = if self.lost.dropped_lines() == lost { lost } else { *told + 1 };
         }
@@ -66,7 +66,7 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-/// Starts the log; once a process. The guard waits a moment for the last lines when dropped.
+/// Starts the log, once in a process. The guard waits a moment for the last lines when it is dropped.
 pub(super) fn start(level: LevelFilter, format: Format) -> WorkerGuard {
     let (log, guard) = Log::new(io::stderr(), QUEUED_LINES);
     let builder = tracing_subscriber::fmt()
@@ -75,7 +75,7 @@ pub(super) fn start(level: LevelFilter, format: Format) -> WorkerGuard {
         .with_target(false)
         .log_internal_errors(false)
         .with_writer(log);
-    // A process has one subscriber. A second start is a bug of the caller and changes nothing.
+    // A process has one subscriber. A second start is a bug of the caller and has no effect.
     let _ = match format {
         Format::Text => builder.try_init(),
         Format::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
@@ -91,7 +91,7 @@ pub(super) fn start(level: LevelFilter, format: Format) -> WorkerGuard {
     guard
 }
 
-/// Runs `work`; what the library warns of in this thread is a line on standard error.
+/// Runs `work`. Each warning of the library in this thread is a line on standard error.
 pub(super) fn with_notes<T>(work: impl FnOnce() -> T) -> T {
     let notes = tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).with_writer(io::stderr);
     let notes = notes.with_ansi(false).with_level(false).with_target(false).without_time().finish();
@@ -116,7 +116,7 @@ mod tests {
         }
     }
 
-    /// A reader that stands still until the other end is gone.
+    /// An output that blocks until the sender is dropped.
     struct Slow(Receiver<()>, Arc<Mutex<Vec<u8>>>);
 
     impl Write for Slow {
@@ -155,7 +155,7 @@ mod tests {
                 None => lines += 1,
             }
         }
-        // Lines lost after the last notice of losses are counted nowhere.
+        // Lines that are lost after the last notice are not counted.
         assert!(lost >= 16 && lines >= 2 && lines + lost <= written, "{lines} + {lost} of {written}");
     }
 

@@ -1,4 +1,4 @@
-//! This machine and this program by name, and the measurements of the machine.
+//! Names of this machine and this program, and the measurements of this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +13,14 @@ use waggle_protocols::Cores;
 use super::Error;
 use super::out::note;
 
-/// Version and, where git knew it, revision of this program, and the processor.
+/// The version and, if git knew it, the revision of this program, and the processor.
 pub(super) use waggle::program::{PROGRAM, built, provenance};
 pub(super) use waggle_report::provenance::processor;
 
-/// File of the measurements, among the user's keys.
+/// Name of the file of measurements, in the folder of the user's keys.
 const FILE: &str = "calibration.json";
 
-/// A digest of `bytes` that is long enough for names.
+/// A digest of `bytes`, long enough to be used as a name.
 pub(super) fn digest(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..16].to_owned()
 }
@@ -30,7 +30,7 @@ pub(super) fn kernels() -> String {
     Cpu::get().to_string()
 }
 
-/// Where the measurements are kept if no file is named.
+/// The default path of the measurements.
 pub(super) fn default_file() -> Result<PathBuf, Error> {
     Ok(program::file(FILE)?)
 }
@@ -51,16 +51,16 @@ pub(super) struct CalibrationArgs {
     one_machine: bool,
 }
 
-/// The measurements that a prediction rests on.
+/// The measurements on which a prediction is based.
 pub(super) struct Calibrated {
     pub(super) machines: Machines,
-    /// One line about them.
+    /// A line about the measurements.
     pub(super) line: String,
 }
 
 impl CalibrationArgs {
-    /// The measurements to use. None, with a line that says why, if no file was named and the default one is not
-    /// there or does not fit.
+    /// The measurements to use. If no file was named, and the default file is missing or does not fit, returns a line
+    /// with the reason instead.
     pub(super) fn open(&self) -> Result<Result<Calibrated, String>, Error> {
         let (path, own) = match &self.calibration {
             Some(path) => (path.clone(), Some(named(path)?)),
@@ -91,12 +91,12 @@ impl CalibrationArgs {
     }
 }
 
-/// The cores that a plan assumes unless it is told: those that were measured, if some were.
+/// The cores that a plan assumes by default: the measured ones, if there are measurements.
 pub(super) fn cores(calibrated: Option<&Calibrated>) -> Cores {
     calibrated.map_or(ASSUMED_CORES, |calibrated| calibrated.machines.cores())
 }
 
-/// Says that no seconds are predicted for other cores than those that were measured.
+/// Writes a note if seconds cannot be predicted, because `planned` has other cores than the measured ones.
 pub(super) fn note_others(calibrated: Option<&Calibrated>, planned: &[Cores]) {
     let Some(measured) = calibrated.map(|calibrated| calibrated.machines.cores()) else { return };
     for cores in planned.iter().filter(|cores| **cores != measured) {
@@ -104,10 +104,10 @@ pub(super) fn note_others(calibrated: Option<&Calibrated>, planned: &[Cores]) {
     }
 }
 
-/// Advice about a missing file.
+/// Advice if there are no measurements.
 const MAKE: &str = "`waggle calibrate` measures this machine for seconds of computation and memory";
 
-/// The file that a user named. Its processor is the user's business.
+/// Reads a file that the user named. It may be of another processor.
 fn named(path: &Path) -> Result<Profile, Error> {
     let refused = |source| Error::Calibration { path: path.into(), source };
     let profile = Profile::from_json(&load(path)?).map_err(refused)?;
@@ -115,7 +115,7 @@ fn named(path: &Path) -> Result<Profile, Error> {
     Ok(profile)
 }
 
-/// The default file, if there is one, or what is wrong with it.
+/// Reads the default file, if there is one. Returns its fault if it cannot be used.
 fn usable(path: &Path) -> Result<Option<Profile>, String> {
     let text = match waggle_files::read(path, MAX_FILE_BYTES) {
         Ok(text) => text,

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use zeroizing_alloc::ZeroAlloc;
 
-/// Wipes all memory that is freed, whoever frees it, and what vectors leave behind when they grow. Most of it held
-/// shares, masks or keys at some time.
+/// Wipes all memory that is freed, including the old memory of vectors that grow. Most of it held shares, masks or
+/// keys at some time.
 #[global_allocator]
 static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 

@@ -20,7 +20,7 @@ use waggle_session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 use super::advice::policy;
 use super::{Error, out};
 
-/// Options of the library, with those of a command that have the same names.
+/// Sets options of the library to a command's options of the same names.
 macro_rules! set {
     ($options:expr, $args:expr => $($name:ident),+) => {{
         #[allow(clippy::clone_on_copy, reason = "some are copied, and some are not")]
@@ -93,7 +93,7 @@ pub(super) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// The policy chosen.
+    /// The chosen policy.
     pub(super) fn spec(&self) -> Result<PolicySpec, Error> {
         match self.select {
             None => Ok(self.policy.clone()),
@@ -102,7 +102,7 @@ impl PolicyArgs {
     }
 }
 
-/// The values of `table` by their names, for clap.
+/// A parser of the names in `table`, for clap.
 pub(super) fn named<T: Copy + Send + Sync + 'static>(
     table: &'static [(&'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
@@ -113,7 +113,7 @@ pub(super) fn named<T: Copy + Send + Sync + 'static>(
 }
 
 impl TermsArgs {
-    /// The terms chosen.
+    /// The chosen terms.
     pub(super) fn terms(&self) -> Result<Terms, Error> {
         let terms = Terms::default().policy(self.policy.spec()?);
         Ok(set!(terms, self => reveal, logit_bits, ot, preprocess, packing, cores, plan_for, masks, prefill_chunk))
@@ -218,7 +218,7 @@ pub(super) struct FormatArgs {
 }
 
 impl FormatArgs {
-    /// Whether programs read it.
+    /// Whether the format is for programs.
     pub(super) fn is_for_programs(&self) -> bool {
         matches!(self.format, Format::Csv | Format::Json)
     }
@@ -228,7 +228,7 @@ impl FormatArgs {
         out::line(self.laid_out(tables)?.render(self.format, out::width()))
     }
 
-    /// Refuses columns that `table` does not have, before it is filled.
+    /// Refuses columns that `table`, which is still empty, does not have.
     pub(super) fn check(&self, table: &Table) -> Result<(), Error> {
         self.laid_out(table.clone()).map(drop)
     }
@@ -249,12 +249,12 @@ pub(super) struct OperationsArgs {
 }
 
 impl OperationsArgs {
-    /// Whether the number of rows was chosen.
+    /// Whether the user stated the number of rows.
     pub(super) fn given(&self) -> bool {
         self.rows != 12
     }
 
-    /// Whether all are shown.
+    /// Whether all rows are shown.
     pub(super) fn all(&self) -> bool {
         self.rows == usize::MAX
     }
@@ -268,19 +268,19 @@ fn row_count(text: &str) -> Result<usize, String> {
 /// Names of links, for help texts.
 pub(super) const LINKS: &str = "loopback|lan|lan-1g|wan|wan-far|PAPER|RATEmbit,DELAYms";
 
-/// Names of networks that a program can be planned for.
+/// Names of networks for which a session can be planned.
 const PLANNED_LINKS: &str = "lan|lan-1g|wan|wan-far|PAPER|RATEmbit,DELAYms";
 
-/// A link between two processes, for clap.
+/// Parses a link between two processes, for clap.
 pub(super) fn link_between_processes(text: &str) -> Result<Network, String> {
     let network: Network = text.parse().map_err(|e: ParseShapeError| e.to_string())?;
     network.between_processes().map_err(|e| e.to_string())
 }
 
-/// A duration in seconds, for clap.
+/// Parses a duration in seconds, for clap.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    // A day is beyond every step of a protocol.
+    // No step of a protocol takes a day.
     if !(0.001..=86_400.0).contains(&seconds) {
         return Err("give 0.001 to 86400 seconds".into());
     }

@@ -1,4 +1,4 @@
-//! Standard output and standard error: every word of a command goes through here.
+//! Standard output and standard error. All output of commands goes through this module.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -17,12 +17,12 @@ pub(super) fn line(text: impl Display) -> Result<(), Error> {
     print(format_args!("{text}\n"))
 }
 
-/// Columns of the terminal that standard output is; `None` if it is none.
+/// Width in characters of the terminal on standard output; `None` if it is not a terminal.
 pub(super) fn width() -> Option<usize> {
     columns(&io::stdout())
 }
 
-/// Columns of the terminal that standard error is; `None` if it is none.
+/// Width in characters of the terminal on standard error; `None` if it is not a terminal.
 pub(super) fn error_width() -> Option<usize> {
     columns(&io::stderr())
 }
@@ -43,8 +43,8 @@ pub(super) fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// The code of a command that failed, with a line on standard error. A command whose reader has gone ends silently,
-/// with the code of a program that SIGPIPE ends, as other programs do.
+/// Writes a line about `error` to standard error, and returns the exit code. A command whose reader has gone ends
+/// silently, with the exit code of a program that SIGPIPE ended, as other programs do.
 pub(super) fn fail(error: &Error) -> ExitCode {
     match error {
         Error::Output(source) if source.kind() == ErrorKind::BrokenPipe => ExitCode::from(128 + 13),

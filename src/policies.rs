@@ -22,7 +22,7 @@ pub(super) struct PoliciesArgs {
 #[derive(Clone, Debug)]
 pub(super) struct Policies(pub(super) Vec<PolicySpec>);
 
-/// A list of policies, for clap.
+/// Parses a list of policies, for clap.
 pub(super) fn list(text: &str) -> Result<Policies, String> {
     let mut all = Vec::new();
     for entry in text.split(';') {
@@ -46,7 +46,7 @@ pub(super) fn list(text: &str) -> Result<Policies, String> {
 pub(super) fn run(args: PoliciesArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let listed = catalogue();
-    // The file first: who reads the table may leave early.
+    // The file is written first, as the reader of the table may leave early.
     if let Some(path) = &args.json {
         write_json(path, &listed)?;
     }
@@ -54,7 +54,7 @@ pub(super) fn run(args: PoliciesArgs) -> Result<(), Error> {
     out::line(OPTIONS)
 }
 
-/// The values of options that several policies share.
+/// A text about the values of options that several policies share.
 const OPTIONS: &str = "\
 budget: share of all tokens seen that a step looks at or, for policies with `block`, the most tokens that a
 layer holds, from 2 on. block: tokens that go at once when a store is full. prefill: tokens of the prompt after
@@ -66,7 +66,7 @@ kept. window: share of the prompt that votes on it. share: on lets every other l
 choice. dense: first layers that look at everything. layers: those with smaller budgets, as 3-5+7, or half for
 the later half. part: what of the mean budget these get. rise: tokens over which the temperature rises to 2.";
 
-/// The table is as wide as the terminal, or as a page where standard output is no terminal.
+/// The table, as wide as the terminal, or as a page if standard output is not a terminal.
 fn table(listed: &[Listed]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
@@ -79,13 +79,13 @@ fn table(listed: &[Listed]) -> Table {
     table
 }
 
-/// Columns of a page.
+/// Width of a page in characters.
 const PAGE: u16 = 100;
 
-/// An option as a policy text would give it.
+/// An option as it is written in a policy's text.
 fn option(ListedOption { key, default, required }: &ListedOption) -> String {
     match default {
-        // A default in words is none that could be given.
+        // A default that is a description is not a value that can be typed.
         Some(value) if !value.contains(' ') => format!("{key}={value}"),
         _ if *required => format!("{key}=(required)"),
         _ => format!("{key}="),

@@ -13,22 +13,22 @@ use waggle_protocols::Made;
 use super::connect::note;
 use super::{Error, out};
 
-/// Prepared correlations of so many bytes are told before they are made.
+/// If prepared correlations take at least this number of bytes, the user is told before they are made.
 const ANNOUNCED: u64 = 1 << 28;
 
-/// Steps of the bar of a preparation, whose pieces are weighed by their plan.
+/// Steps of the bar of a preparation. The pieces are weighed as the plan says.
 const STEPS: f64 = 1000.0;
 
 /// Shows bars on standard error if it is a terminal, and streams generated text to standard output.
 pub(super) struct Progress {
     bar: ProgressBar,
     tokens: usize,
-    /// Whether text goes out at all: a preparation has none, and a table comes at once.
+    /// Whether text is printed at all. A preparation has none, and a table is printed at once.
     text: bool,
     /// The text on the current line of a terminal while the bar is below it.
     line: String,
     printed: usize,
-    /// Why standard output took no more; nothing is written after that.
+    /// The error of standard output. Nothing is written after it.
     failed: Option<Error>,
 }
 
@@ -43,7 +43,7 @@ impl Progress {
         Progress { bar: bar(), tokens, text: false, line: String::new(), printed: 0, failed: None }
     }
 
-    /// Shows the prompt before the text, in dim letters, where a person reads it.
+    /// Shows the prompt before the text, in dim letters, if standard output is a terminal.
     pub(super) fn after(mut self, prompt: &Prompt) -> Self {
         if let (true, Prompt::Text(prompt)) = (self.text && std::io::stdout().is_terminal(), prompt) {
             let dim: Vec<String> = harmless(prompt).split('\n').map(|line| format!("\x1b[2m{line}\x1b[0m")).collect();
@@ -59,7 +59,7 @@ impl Progress {
         self.bar.enable_steady_tick(Duration::from_millis(100));
     }
 
-    /// Shows other work, of `length` steps, with a pace of its own; the time left counts down between two steps.
+    /// Shows a new bar of `length` steps, with its own pace. The time left counts down between two steps.
     fn start(&self, template: &str, length: u64) {
         self.bar.set_style(style(template));
         self.bar.set_length(length);
@@ -74,7 +74,7 @@ impl Progress {
             self.print(text);
             return;
         }
-        // Whole lines go above the bar, the current one is part of it.
+        // Whole lines are printed above the bar. The current line is a part of the bar.
         self.line.push_str(text);
         if let Some(end) = self.line.rfind('\n') {
             let rest = self.line.split_off(end + 1);
@@ -85,7 +85,7 @@ impl Progress {
         self.bar.set_message(self.line.clone());
     }
 
-    /// A reader wants each token at once.
+    /// Prints and flushes `text`, as readers want each token at once.
     fn print(&mut self, text: &str) {
         if self.failed.is_none() {
             self.failed = out::print(text).err();
@@ -119,7 +119,7 @@ impl Progress {
         match event {
             Event::GoesOn if self.failed.is_some() => return Flow::Abandon,
             Event::Setup => self.spin("setup: base OTs"),
-            // Small ones are nobody's concern.
+            // Small preparations are not announced.
             Event::Room(bytes) if bytes >= ANNOUNCED => {
                 let dir = std::env::temp_dir();
                 let size = HumanBytes(bytes);
@@ -156,7 +156,7 @@ impl Progress {
 
     fn token(&mut self) {
         if self.printed == 0 {
-            // A party that does not know how many there will be shows how many there are.
+            // A party that does not know the final number of tokens shows the number so far.
             let count = if self.tokens > 0 { "{bar:32} {pos}/{len}" } else { "{pos}" };
             self.bar.set_message(String::new());
             self.start(&format!("{{msg}}\ntokens {count} {{elapsed}}, {{pace}}{{left}}"), self.tokens as u64);
@@ -193,8 +193,8 @@ fn bar() -> ProgressBar {
     if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() }
 }
 
-/// The style of `template`, in which `{pace}` is steps a second, and `{left}` the time left behind a comma, or
-/// nothing where it is not known. A bar has no way to fail.
+/// The style of `template`. `{pace}` stands for the steps in a second, and `{left}` for a comma and the time left, or
+/// for nothing if that is not known. A bad template is replaced by the default style, as a bar must not fail.
 fn style(template: &str) -> ProgressStyle {
     let pace = |state: &ProgressState, to: &mut dyn Write| {
         let _ = write!(to, "{:.1}/s", state.per_sec());

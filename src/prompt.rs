@@ -30,11 +30,11 @@ pub(super) struct PromptArgs {
 
 const DEFAULT_PROMPT: &str = "Once upon a time";
 
-/// Longest prompt that is read from a file, in bytes; far above what any model takes.
+/// Longest prompt that is read from a file, in bytes. No model takes as many.
 const MAX_PROMPT_BYTES: u64 = 4 << 20;
 
 impl PromptArgs {
-    /// Reads a prompt that is in a file. Called before a server is bothered.
+    /// The prompt. One in a file is read now, before a server is asked.
     pub(super) fn read(&self) -> Result<Prompt, Error> {
         if let Some(image) = &self.image {
             return Ok(Prompt::Image(image.clone()));
@@ -52,7 +52,7 @@ impl PromptArgs {
 
 fn read_text(path: &Path) -> Result<String, Error> {
     let mut bytes = Vec::new();
-    // A longer one is noticed by its one byte too many.
+    // One more byte is read, to notice a prompt that is too long.
     let limit = MAX_PROMPT_BYTES + 1;
     if path == Path::new("-") {
         std::io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(at(path))?;
@@ -66,7 +66,7 @@ fn read_text(path: &Path) -> Result<String, Error> {
     Ok(utf8(path, bytes)?)
 }
 
-/// Ids as they are given on a command line.
+/// Ids as they are written on a command line.
 pub(super) fn join(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

@@ -92,7 +92,7 @@ impl ProxyArgs {
 pub(super) fn run(args: ProxyArgs) -> Result<(), Error> {
     let _flush = log::start(log::LevelFilter::WARN, log::Format::Text);
     let proxy = args.config()?.bind().map_err(Error::Proxy)?.until_signalled()?;
-    // If nobody takes the line, the proxy goes on.
+    // If the line cannot be written, the proxy goes on.
     let _ = out::line(format_args!("answering with {} at http://{}", proxy.model(), proxy.address()));
     Ok(proxy.run()?)
 }

@@ -1,4 +1,4 @@
-//! Documents that commands wrote with `--json`, read again.
+//! Reads documents that commands wrote with `--json`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use waggle_study::sweep::Sweep;
 
 use super::Error;
 
-/// A document that is of no use.
+/// A document that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordError {
     #[error("{}: no report of a run: {what}", path.display())]
@@ -30,23 +30,23 @@ pub(super) enum RecordError {
 }
 
 pub(super) enum Record {
-    /// The report of a session, or of the plan of one.
+    /// The report of a session, or of a session's plan.
     Session(Box<Report>),
     Study(Box<StudyReport>),
     Sweep(Box<Sweep>),
 }
 
-/// The document in `path`, and the same as bare JSON, both without control characters: it may be anybody's, and it is
-/// shown.
+/// The document in `path`, and the same document as plain JSON. Both are without control characters, as the document
+/// is shown and may come from anybody.
 pub(super) fn open(path: &Path) -> Result<(Record, Value), Error> {
     read_as(path, &load(path)?)
 }
 
-/// The document in the `bytes` of `path`, as [`open`] gives it.
+/// The document in `bytes`, which are those of the file `path`, as in [`open`].
 pub(super) fn read_as(path: &Path, bytes: &[u8]) -> Result<(Record, Value), Error> {
     let unread = |what: serde_json::Error| RecordError::NotReport { path: path.into(), what: what.to_string() };
     let json = clean(serde_json::from_slice(bytes).map_err(unread)?);
-    // Studies have rows, sweeps cells. What has neither gives the error of a report.
+    // Studies have rows, and sweeps have cells. Any other document is read as a report, and has a report's errors.
     let record = if json.get("rows").is_some() {
         Record::Study(parsed(&json).map_err(unread)?)
     } else if json.get("cells").is_some() {
@@ -63,7 +63,7 @@ fn parsed<T: DeserializeOwned>(json: &Value) -> Result<T, serde_json::Error> {
     T::deserialize(json)
 }
 
-/// `value` with harmless names and texts alone.
+/// `value` without control characters in keys and texts.
 fn clean(value: Value) -> Value {
     match value {
         Value::String(text) => harmless(&text).into(),
@@ -73,7 +73,7 @@ fn clean(value: Value) -> Value {
     }
 }
 
-/// The name of `path` without folder and ending, for titles and labels.
+/// The file name of `path` without its ending, for titles and labels.
 pub(super) fn name(path: &Path) -> String {
     path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

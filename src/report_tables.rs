@@ -28,7 +28,7 @@ pub(super) fn cost_line(generated: &Generated) -> String {
     )
 }
 
-/// Writes the logits that a client learned, with what was picked by them.
+/// Writes the logits that a client learned, with the tokens that were picked.
 pub(super) fn write_logits(path: Option<&Path>, generated: &Generated) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
     let logits = generated.logits().ok_or(waggle::Error::from(OptionsError::NoLogits))?;
@@ -40,7 +40,7 @@ pub(super) fn tables(report: &Report, operations: &OperationsArgs, price: &Price
     document(report, operations, price, &[]).render(Format::Terminal, out::error_width())
 }
 
-/// The tables of a report by name. Whoever asks for all operations also sees what was prepared, by kind.
+/// The tables of a report by name. With all operations, preparation by kind of correlation is shown too.
 fn costs(report: &Report, operations: &OperationsArgs, price: &Price) -> Vec<(&'static str, Table)> {
     let kinds = report.preparation_table(price).filter(|_| operations.all());
     let phases = ("phases", report.phase_table(price));
@@ -56,7 +56,7 @@ fn about(report: &Report) -> String {
     format!("{}{guessed}{}flows: one-way messages; two flows = one round trip\n", memory(report), dealt(report))
 }
 
-/// A line on what a helper dealt for decoded tokens. Its links are rows of the phases.
+/// A line on the helper's traffic for decoded tokens. The table of phases has rows for the helper's links.
 fn dealt(report: &Report) -> String {
     let links = report.helper.iter().flat_map(|links| [links.client, links.server]).flatten();
     match links.map(|link| link.bytes_decoding).sum() {
@@ -65,7 +65,7 @@ fn dealt(report: &Report) -> String {
     }
 }
 
-/// A report as tables; `notes` stand before them.
+/// A report as tables, with `notes` before them.
 pub(super) fn document(report: &Report, operations: &OperationsArgs, price: &Price, notes: &[String]) -> Document {
     let mut document = Document::default();
     for note in notes {

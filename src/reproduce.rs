@@ -68,7 +68,7 @@ pub(super) struct ReproduceArgs {
     format: FormatArgs,
 }
 
-/// Papers, and with them the systems that they report.
+/// A parser of the names of papers. Its help also names the systems whose figures they report.
 fn paper() -> impl TypedValueParser<Value = String> {
     let values = papers().into_iter().map(|(paper, systems)| PossibleValue::new(paper).aliases(systems));
     PossibleValuesParser::new(values).map(|named| {
@@ -77,7 +77,7 @@ fn paper() -> impl TypedValueParser<Value = String> {
     })
 }
 
-/// A paper's row as a session of ours.
+/// A paper's row, as a session of this program.
 struct Session<'a> {
     model: String,
     work: Work,
@@ -151,7 +151,7 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
 }
 
 impl ReproduceArgs {
-    /// Our sessions for `figure`, none where this program has no such shape.
+    /// This program's sessions for `figure`; none if the program has no such shape.
     fn sessions(
         &self,
         figure: &Figure,
@@ -176,7 +176,7 @@ impl ReproduceArgs {
         [Phases::One, Phases::Two].into_iter().chain(dealt).chain(three).map(of).collect()
     }
 
-    /// A folder with weights of the shape `model`, and what removes it afterwards.
+    /// A path with weights of the shape `model`, and the temporary folder that holds them, if there is one.
     fn weights(&self, model: &str) -> Result<(Option<Folder>, String), Error> {
         if let Some(dir) = &self.model {
             return Ok((None, dir.display().to_string()));
@@ -221,16 +221,16 @@ impl Session<'_> {
         Ok(Ours { phases, tokens, link, cores, prepared, online, set_up })
     }
 
-    /// The report of a run that generates so many tokens.
+    /// Runs a session that generates `tokens` tokens, and returns its report.
     fn run(&self, tokens: usize) -> Result<Report, Error> {
         let folder = Folder::new().map_err(|source| failed("demo", source))?;
         let record = folder.path().join("report.json");
         let path = record.display().to_string();
-        // The words of a text decide nothing of what it costs.
+        // The costs do not depend on the words of a text, so any ids will do.
         let ids = (0..self.tokens).map(|i| (1 + i % 1000).to_string()).collect::<Vec<_>>().join(",");
         let (tokens, policy, link) = (tokens.to_string(), self.policy.to_string(), self.link.to_string());
         let mut words = vec!["demo", "--model", &self.model, "--link", &link, "--prompt-ids", &ids];
-        // Random weights spoil nothing.
+        // With random weights, values out of range do no harm.
         words.push("--skip-range-check");
         words.extend(["--tokens", &tokens, "--policy", &policy, "--timeout", "3600", "--json", &path]);
         words.extend(match self.phases {
@@ -243,7 +243,7 @@ impl Session<'_> {
     }
 }
 
-/// Runs this program with `words`, and says what it said last if it fails.
+/// Runs this program with `words`. If it fails, the error has its last line.
 fn child(words: &[&str]) -> Result<(), Error> {
     let mut command = child::command()?;
     command.args(words);

@@ -184,7 +184,7 @@ impl ServeArgs {
     }
 }
 
-/// Serves until a signal, without a job.
+/// Serves until a signal, outside mpirun.
 pub(super) fn run_as(config: ServerConfig, level: &str) -> Result<(), Error> {
     let known = log::LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(level));
     let (_, level) = known.ok_or_else(|| OptionsError::Level(level.into()))?;
@@ -192,17 +192,17 @@ pub(super) fn run_as(config: ServerConfig, level: &str) -> Result<(), Error> {
     Ok(announced(config, &Job::alone())?.run()?)
 }
 
-/// A server that says when clients may come.
+/// Starts a server, and writes a line when clients may connect.
 fn announced(config: ServerConfig, job: &Job) -> Result<Server, Error> {
     let server = config.bind_as(job)?.until_signalled()?;
-    // If nobody takes the line, the server goes on.
+    // If the line cannot be written, the server goes on.
     let _ = out::line(format_args!("serving {} on {}", server.model(), server.address()));
     Ok(server)
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     let _flush = log::start(if args.machine.is_some() { log::LevelFilter::ERROR } else { args.log }, args.log_format);
-    // The server of a demo belongs to the process that started it, not to a job.
+    // The server of a demo belongs to the process that started it, not to a job of mpirun.
     let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
     let config = args.config()?;
     if job.follows() {

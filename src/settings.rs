@@ -1,12 +1,12 @@
-//! Options from the environment: the variable `WAGGLE_NAME` for an option `--name` that the command line does not
-//! have.
+//! Options from the environment. The variable `WAGGLE_NAME` sets an option `--name` that is not on the command line.
 
 use std::collections::BTreeSet;
 use std::process;
 
 use clap::{Arg, ArgAction, Command};
 
-/// `command` and all below it with the variables that are set. An empty one is none.
+/// `command` and all its subcommands, with options from the variables that are set. An empty variable counts as not
+/// set.
 pub(super) fn with_variables(command: Command) -> Command {
     let command = command.mut_args(|arg| match option(&arg) {
         Some(name) if std::env::var_os(&name).is_some_and(|value| !value.is_empty()) => arg.env(name).hide_env(true),
@@ -15,22 +15,22 @@ pub(super) fn with_variables(command: Command) -> Command {
     command.mut_subcommands(with_variables)
 }
 
-/// Takes the variables that stand for options out of a child's environment: its command line says everything.
+/// Removes variables with options from a child's environment, as its command line has all options.
 pub(super) fn forget_variables(child: &mut process::Command, root: &Command) {
     for name in variables(root) {
         child.env_remove(name);
     }
 }
 
-/// The variables among `names` that look like options and are none of any command's.
+/// The variables among `names` that look like options, but that no command has.
 pub(super) fn unknown_variables(root: &Command, names: impl Iterator<Item = String>) -> Vec<String> {
     let mut known = variables(root);
     known.extend(OTHERS.map(str::to_owned));
     names.filter(|name| name.starts_with("WAGGLE_") && !known.contains(name)).collect()
 }
 
-/// Variables that are no options: the place of keys, families of kernels, the process above, and what cargo tells a
-/// program that it built and runs.
+/// Variables that are not options: the folder of keys, the family of kernels, the parent process, and variables of
+/// cargo for a program that it builds and runs.
 const OTHERS: [&str; 5] = ["WAGGLE_HOME", "WAGGLE_CPU", crate::child::PARENT, "WAGGLE_PROGRAM", "WAGGLE_REVISION"];
 
 fn variables(command: &Command) -> BTreeSet<String> {

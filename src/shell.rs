@@ -1,4 +1,4 @@
-//! `waggle completions` and `waggle man`: what a shell and `man` know of the commands.
+//! `waggle completions` and `waggle man`: descriptions of the commands for a shell and for `man`.
 
 use std::path::PathBuf;
 

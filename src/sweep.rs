@@ -111,7 +111,7 @@ enum By {
 #[derive(Clone, Debug)]
 struct Links(Vec<LinkShape>);
 
-/// A list of links, for clap. The comma after a rate belongs to it.
+/// Parses a list of links, for clap. The comma after a rate belongs to the link.
 fn links(text: &str) -> Result<Links, String> {
     let mut names: Vec<String> = Vec::new();
     for part in text.split(',') {
@@ -123,7 +123,7 @@ fn links(text: &str) -> Result<Links, String> {
     names.iter().map(|name| name.parse::<LinkShape>().map_err(|e| e.to_string())).collect::<Result<_, _>>().map(Links)
 }
 
-/// A cell as it is kept between runs.
+/// A cell in the form in which it is kept between runs.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     version: u32,
@@ -139,7 +139,7 @@ struct Task {
     setting: Option<Deployment>,
 }
 
-/// All pairs, in the order of the first list.
+/// All pairs of the two lists, in the order of the first list.
 fn product<'a, A, B>(first: &'a [A], second: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
     first.iter().flat_map(move |a| second.iter().map(move |b| (a, b)))
 }
@@ -174,7 +174,7 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
 }
 
 impl SweepArgs {
-    /// The product of all lists, with the policies of a comparison next to each other.
+    /// The product of all lists. Cells that differ only in the policy are next to each other.
     fn tasks(&self) -> Result<Vec<Task>, Error> {
         let policies: Vec<&PolicySpec> = self.policies.iter().flat_map(|list| &list.0).collect();
         if let Some(policy) = policies.iter().find(|policy| policy.clear_only()) {
@@ -198,7 +198,8 @@ impl SweepArgs {
                     let work = if self.pass || model.spec.is_encoder() { Work::Pass } else { Work::Token };
                     let choice = Choice {
                         model: model.name.clone(),
-                        // The digest covers what a plan depends on, for the cells of one revision.
+                        // The digest covers everything of a model on which a plan depends, within one revision of the
+                        // program.
                         model_digest: match model.disclosure.disclosed.is_nothing() {
                             true => digest(&(&model.spec, &model.frac_bits)),
                             false => digest(&(&model.spec, &model.frac_bits, &model.disclosure)),
@@ -221,7 +222,7 @@ impl SweepArgs {
         Ok(tasks)
     }
 
-    /// The name of a model in a table, with what is said of it.
+    /// The name of a model in a table, with its public parts and its rank.
     fn named(&self, name: &str) -> String {
         let public = if self.public.is_empty() { String::new() } else { format!(", public {}", self.public) };
         let rank = if self.rank == 0 { String::new() } else { format!(", rank {}", self.rank) };
@@ -245,7 +246,7 @@ impl SweepArgs {
         Ok(stated.of_shape(self.named(&name), spec)?)
     }
 
-    /// The cell of `task`: from the folder of an earlier run, or planned.
+    /// The cell of `task`, taken from the folder of an earlier run or planned.
     fn cell(&self, task: &Task) -> Result<Planned, Error> {
         let file = self.out.as_ref().map(|dir| dir.join(file_name(&task.choice)));
         let now = provenance().unwrap_or_default();
@@ -277,7 +278,7 @@ fn with_positions(config: &[u8], positions: usize) -> Result<ModelSpec, Error> {
         .map_err(waggle_model::Error::from)?)
 }
 
-/// A digest of values, by how they are written for debugging.
+/// A digest of values, of their debug form.
 fn digest(values: &impl std::fmt::Debug) -> String {
     machine::digest(format!("{values:?}").as_bytes())
 }

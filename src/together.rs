@@ -1,4 +1,4 @@
-//! What ends with this process when a signal ends it: its children, and what stands under temporary names.
+//! Cleans up when a signal ends this process: kills its children and removes temporary files and folders.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -13,7 +13,7 @@ use waggle_files::Replacement;
 use super::Error;
 use crate::child::name_parent;
 
-/// What is to be ended and removed.
+/// The children to kill and the folders to remove.
 static HELD: Mutex<Held> = Mutex::new(Held { children: Vec::new(), folders: Vec::new() });
 
 struct Held {
@@ -25,14 +25,14 @@ fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From here on SIGINT and SIGTERM leave no child, no temporary folder and no unfinished file.
+/// After this call, SIGINT and SIGTERM leave no child, no temporary folder and no unfinished file behind.
 pub(super) fn clean_up_on_signals() -> Result<(), Error> {
     let end = |signal: &'static str| {
-        // Nobody else gets further than to these locks.
+        // The lock is held to the end, so that no other thread starts a child or makes a folder.
         let held = held();
         held.children.iter().for_each(|child| kill(*child));
         for folder in &held.folders {
-            // A child that dies may make another file meanwhile.
+            // A dying child may make another file meanwhile, so removing is repeated.
             for _ in 0..100 {
                 if fs::remove_dir_all(folder).is_ok() || !folder.exists() {
                     break;
@@ -46,18 +46,18 @@ pub(super) fn clean_up_on_signals() -> Result<(), Error> {
     Ok(on_signal(end).map_err(|source| waggle::Error::System { what: "wait for signals", source })?)
 }
 
-/// Ends a process that has not been waited for.
+/// Kills a child whose exit status has not been read, so that its id is still its own.
 fn kill(child: u32) {
     #[cfg(unix)]
     if let Some(child) = i32::try_from(child).ok().and_then(rustix::process::Pid::from_raw) {
-        // The process may have ended.
+        // The process may have ended already.
         let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
     }
     #[cfg(not(unix))]
     let _ = child;
 }
 
-/// Runs a command to its end, with nothing to read. What it writes is returned, unless it has another place.
+/// Runs a command to its end, without standard input. Returns its output, unless the output is redirected.
 pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     name_parent(command);
     let child = {
@@ -72,7 +72,7 @@ pub(super) fn output(command: &mut Command) -> io::Result<Output> {
     output
 }
 
-/// [`output`] of a command that must succeed: what it says, or why it says nothing.
+/// [`output`] of a command that must succeed: its standard output as a text, or the reason for which it failed.
 pub(super) fn said(command: &mut Command) -> Result<String, String> {
     let output = output(command).map_err(|e| e.to_string())?;
     if output.status.success() {
@@ -82,7 +82,7 @@ pub(super) fn said(command: &mut Command) -> Result<String, String> {
     Err(format!("{}: {}", output.status, errors.lines().last().unwrap_or_default()))
 }
 
-/// A folder in the system's place for temporary ones.
+/// A temporary folder.
 pub(super) struct Folder(TempDir);
 
 impl Folder {
@@ -101,7 +101,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let mut held = held();
-        // What is left of it by an error stays for its owner to see.
+        // If it cannot be removed, the folder is left for its owner.
         let _ = fs::remove_dir_all(self.0.path());
         held.folders.retain(|folder| folder != self.0.path());
     }

@@ -1,4 +1,4 @@
-//! Tells the program which revision of its source it is, where git or the package knows.
+//! Hands the program the revision of its sources, if git or the package knows it.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ const PACKAGED: &str = ".cargo_vcs_info.json";
 /// The repository, seen from this package.
 const ROOT: &str = "../..";
 
-/// The packages that the program is made of, in the repository.
+/// Folders in the repository of the packages of which the program is made.
 const SOURCES: [&str; 17] = [
     "src",
     "he/src",
@@ -39,8 +39,8 @@ fn main() {
     println!("cargo::rustc-env=WAGGLE_PROGRAM={program}");
 }
 
-/// The revision that the package was made of, as the program shows it and as records have it. A package may lie in a
-/// repository of somebody else's, so git is not asked.
+/// The revision of a published package: first as the program shows it, then as records have it. Git is not asked, as
+/// the package may lie in a foreign repository.
 fn packaged() -> Option<(String, String)> {
     let text = std::fs::read_to_string(PACKAGED).ok()?;
     let (_, rest) = text.split_once("\"sha1\": \"")?;
@@ -49,20 +49,20 @@ fn packaged() -> Option<(String, String)> {
     Some((revision.to_owned(), format!("{revision}{mark}")))
 }
 
-/// The revision of a repository, as [`packaged`] has that of a package. Records say whether the sources were those of
-/// the commit.
+/// The revision of a repository, in the two forms of [`packaged`]. Records say whether the sources were the commit's,
+/// without changes.
 fn checked_out() -> Option<(String, String)> {
     let git = |arguments: &[&str]| -> Option<String> {
         let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
         let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
         (!text.is_empty()).then_some(text)
     };
-    // A file that is not there would be looked for every time.
+    // Only files that exist are named: cargo would build again every time for a missing one.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
     if let Some(log) = log.filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
-    // Whoever changes a source builds this package again.
+    // A change of any source builds this package again.
     for path in ["src", "build.rs"] {
         println!("cargo::rerun-if-changed={path}");
     }

@@ -11,14 +11,15 @@ use crate::interrupt::{Flag, interruptible};
 use crate::keywords::Keywords;
 use crate::{document, said};
 
-/// A conversation, whose session a thread of the program keeps.
+/// A conversation, whose session is kept by a thread of the program.
 #[pyclass(frozen, module = "waggle._waggle")]
 pub(crate) struct Chat {
-    /// Shared with calls that were interrupted, so that no destructor waits for them under the interpreter's lock.
+    /// The conversation. It is shared with interrupted calls, so that no destructor waits for them under the
+    /// interpreter's lock.
     chat: Arc<BackgroundChat>,
     /// Most tokens of an answer.
     tokens: usize,
-    /// What a user should know of the server's chat template, if it is new.
+    /// The note to the user on the server's chat template, if the template is new.
     #[pyo3(get)]
     template: Option<String>,
 }
@@ -47,8 +48,8 @@ impl Chat {
         Ok(Chat { chat, tokens, template })
     }
 
-    /// The report of a turn, and whether the model read the conversation from its beginning. `stream` is called with
-    /// the pieces of the answer, `progress` with how far it is.
+    /// Says words in a turn. Returns the turn's report, and whether the model read the conversation again from its
+    /// beginning. `stream` is called with the pieces of the answer, `progress` with the progress of the turn.
     fn say<'py>(
         &self,
         py: Python<'py>,
@@ -75,14 +76,14 @@ impl Chat {
         interruptible(py, None, move |_| chat.reset())?.map_err(said)
     }
 
-    /// Ends the session; its report, unless it was over before.
+    /// Ends the session. Returns its report, or `None` if it was over before.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let chat = Arc::clone(&self.chat);
         let report = interruptible(py, None, move |_| chat.close())?.map_err(said)?;
         report.map(|report| document(py, &report)).transpose()
     }
 
-    /// For how many tokens of the next turn correlations are there, and for how many there will be.
+    /// Tokens of the next turn for which correlations are ready, and tokens for which they will be made.
     fn prepared(&self) -> (usize, usize) {
         let prepared = self.chat.prepared();
         (prepared.tokens, prepared.of)
@@ -94,7 +95,7 @@ impl Chat {
     }
 }
 
-/// The outcome of a text beside its report.
+/// The outcome of a text, apart from its report.
 #[derive(Default)]
 pub(crate) struct Heard {
     raised: Mutex<Option<PyErr>>,
@@ -109,27 +110,28 @@ impl Heard {
     }
 }
 
-/// Hands a text to a function of Python, and tells how far a session is.
+/// Hands a text to a Python function, and tells the progress of a session.
 pub(crate) struct Stream {
     flag: Flag,
     function: Option<Py<PyAny>>,
     heard: Arc<Heard>,
-    /// Tokens that the text has so far, and that it may have.
+    /// Tokens of the text so far, and the most that it may have.
     tokens: (u64, u64),
 }
 
 impl Stream {
-    /// Calls `function`, if there is one, with a text of at most `tokens` tokens; what it raises is left in `heard`.
+    /// Calls `function`, if there is one, with the pieces of a text of at most `tokens` tokens. An exception that it
+    /// raises is kept in `heard`.
     pub(crate) fn new(flag: Flag, function: Option<Py<PyAny>>, heard: Arc<Heard>, tokens: usize) -> Self {
         Stream { flag, function, heard, tokens: (0, tokens as u64) }
     }
 
-    /// For what has no text.
+    /// For sessions without a text.
     pub(crate) fn silent(flag: Flag) -> Self {
         Stream::new(flag, None, Arc::default(), 0)
     }
 
-    /// A warning of Python's. One that is raised as an error is left in `heard`.
+    /// Issues a Python warning. If Python raises it as an error, the error is kept in `heard`.
     fn warn(&self, words: &str) {
         let warned = Python::attach(|py| py.import("warnings")?.call_method1("warn", (words,)).map(drop));
         if let Err(raised) = warned {
@@ -137,7 +139,7 @@ impl Stream {
         }
     }
 
-    /// Hears what happens.
+    /// Handles an event of the session.
     pub(crate) fn hear(&mut self, event: Event<'_>) -> Flow {
         match event {
             Event::GoesOn if self.flag.is_up() => return Flow::Abandon,
@@ -173,7 +175,7 @@ impl Stream {
     fn text(&mut self, text: &str) {
         let Some(function) = self.function.as_ref().filter(|_| !self.flag.is_up()) else { return };
         if let Err(raised) = Python::attach(|py| function.call1(py, (text,)).map(drop)) {
-            // The text goes on, because half a turn would end the session.
+            // The turn goes on in spite of the exception, because half a turn would end the session.
             *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
             self.function = None;
         }

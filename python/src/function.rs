@@ -1,4 +1,4 @@
-//! An eviction policy that is a function of Python: scores in, kept indices out.
+//! An eviction policy by a Python function, which gets scores and returns the indices to keep.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,12 +13,12 @@ use waggle::mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Pie
 
 use crate::interrupt::Flag;
 
-/// The functions that studies run now, by the names that they have in policies.
+/// The functions of the studies that run now, by their names in policies.
 static FUNCTIONS: Mutex<BTreeMap<String, Entry>> = Mutex::new(BTreeMap::new());
 
 struct Entry {
     function: Py<PyAny>,
-    /// The first error that it raised.
+    /// The first error that the function raised.
     raised: Option<PyErr>,
 }
 
@@ -26,18 +26,18 @@ fn functions() -> MutexGuard<'static, BTreeMap<String, Entry>> {
     FUNCTIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells that names are free again.
+/// Signals that names are free again.
 static FREED: Condvar = Condvar::new();
 
-/// The interval at which a study that waits for a name looks whether it is to end.
+/// Interval at which a study that waits for a name checks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Functions with names, for as long as this lives.
+/// Registers functions under names, until this value is dropped.
 pub(crate) struct Named(Vec<String>);
 
 impl Named {
-    /// Waits until no other study has one of the names, or `flag` ends the work: another thread may run one, and so
-    /// may one that was interrupted and is in the middle of a step.
+    /// Registers `named`. Waits until no other study uses one of the names, or until `flag` ends the work. Another
+    /// study may run in another thread, or be an interrupted one that is still in the middle of a step.
     pub(crate) fn new(named: BTreeMap<String, Py<PyAny>>, flag: &Flag) -> Self {
         let mut all = functions();
         while named.keys().any(|name| all.contains_key(name)) {
@@ -63,12 +63,12 @@ impl Drop for Named {
             self.0.iter().map(|name| all.remove(name)).collect()
         };
         FREED.notify_all();
-        // Functions are let go without the lock, as their destructors may run anything.
+        // The functions are dropped without the lock, as their destructors may run any code.
         drop(gone);
     }
 }
 
-/// The settings.
+/// The policy's settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
     name: String,
@@ -112,24 +112,24 @@ struct Called {
 /// Facts about the tokens that a key/value head holds.
 #[derive(Clone, Default)]
 struct Head {
-    /// Attention received so far.
+    /// Attention that each token has received so far.
     scores: Vec<f64>,
-    /// From the latest query.
+    /// Attention received from the latest query.
     latest: Vec<f64>,
-    /// Positions in the text.
+    /// Position of each token in the text.
     positions: Vec<usize>,
 }
 
-/// Why a function's answer is of no use.
+/// Why a function's answer cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum Answer {
     /// The function raised; the study raises it again.
     #[error("the policy `{name}` raised an exception")]
     Raised { name: String },
-    /// Indices of too few or too many heads.
+    /// Indices for too few or too many heads.
     #[error("the policy `{name}` returned lists for {got} heads; the layer has {heads} key/value heads")]
     Heads { name: String, got: usize, heads: usize },
-    /// Indices that do not select.
+    /// Indices that are not a valid selection.
     #[error("the policy `{name}`, layer {layer}, head {head}: {what}")]
     Indices { name: String, layer: usize, head: usize, what: String },
 }
@@ -182,8 +182,8 @@ fn backend(error: impl std::error::Error + Send + Sync + 'static) -> Error {
 }
 
 impl Head {
-    /// Adds what tokens received, `p` (1, group * rows, tokens): the rows of each query head of the group stand
-    /// together.
+    /// Adds the attention `p` (1, group * rows, tokens) that tokens received. The rows of each query head of the
+    /// group are adjacent.
     fn receive(&mut self, p: &ArrayD<f32>, group: usize, piece: Piece) {
         let p = p.index_axis(Axis(0), 0);
         let (rows, tokens) = (p.shape()[0] / group, p.shape()[1]);
@@ -207,7 +207,7 @@ impl Head {
 }
 
 impl Called {
-    /// The indices that the function keeps, ascending, for every head.
+    /// Calls the function. Returns for every head the indices to keep, ascending.
     fn call(&self, layer: usize, seen: usize, keep: usize) -> Result<Vec<Vec<usize>>, Error> {
         let name = &self.settings.name;
         let answer = Python::attach(|py| -> PyResult<Vec<Vec<usize>>> {

@@ -1,4 +1,4 @@
-//! Long work that Ctrl-C ends within a second, and that tells how far it is.
+//! Runs long work that Ctrl-C ends within a second, and that tells its progress.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -9,56 +9,56 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-/// How far work is: its step, what is done of it, and all of it.
+/// Progress of work: its step, the amount of the step that is done, and the step's whole amount.
 type Progress = (&'static str, u64, u64);
 
-/// The ties between work and the call that waits for it.
+/// The state that work shares with the call that waits for it.
 #[derive(Clone)]
 pub(crate) struct Flag {
     /// Raised when the user has interrupted the work.
     up: Arc<AtomicBool>,
-    /// Where progress goes, if somebody wants to know.
+    /// The receiver of progress, if there is one.
     told: Option<Sender<Progress>>,
 }
 
-/// The payload that unwinds the threads of work that nobody wants any more.
+/// The payload of the panic that unwinds the threads of interrupted work.
 struct Interrupted;
 
 impl Flag {
-    /// Whether the work is to end.
+    /// Whether the work was interrupted.
     pub(crate) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
 
-    /// Ends this thread's work if it is to end. Every thread that waits for this one passes it on.
+    /// Unwinds this thread if the work was interrupted. Every thread that waits for this one passes the panic on.
     pub(crate) fn check(&self) {
         if self.is_up() {
             resume_unwind(Box::new(Interrupted));
         }
     }
 
-    /// Says that `done` of `all` of a step are done, and ends this thread's work if it is to end.
+    /// Tells that `done` of `all` of a step are done. Unwinds this thread if the work was interrupted.
     pub(crate) fn tell(&self, step: &'static str, done: u64, all: u64) {
         self.check();
         if let Some(told) = &self.told {
-            // Nobody listens to work that was left alone.
+            // Sending fails if the call no longer waits for the work.
             let _ = told.send((step, done, all));
         }
     }
 }
 
-/// The interval at which signals are looked for.
+/// Interval at which signals are checked.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The time that interrupted work has for its end. One that takes longer is left alone.
+/// Time that interrupted work has to end. The call does not wait longer for it.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Runs `work` in a thread of its own, without the interpreter's lock, and looks for signals meanwhile. `progress` is
-/// called in this thread, as widgets of notebooks want.
+/// Runs `work` in a thread of its own, without the interpreter's lock, and checks for signals meanwhile. `progress`
+/// is called in this thread, as widgets of notebooks require.
 ///
 /// # Errors
-/// What a signal or `progress` raised: `KeyboardInterrupt`, for instance. Work in the middle of a long step then goes
-/// on to the end of this step, and what it holds is dropped there.
+/// The exception that a signal or `progress` raised, for example `KeyboardInterrupt`. Work in the middle of a long
+/// step then goes on until the end of this step, where its data are dropped.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
@@ -70,7 +70,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
     py.detach(move || {
         let thread = thread::Builder::new().name("waggle-work".into()).spawn(move || {
             let outcome = waggle_cli::with_notes(|| work(flag));
-            // The call wakes up by this, whoever else still holds a flag.
+            // Dropping the sender wakes up the call, even if other flags are still alive.
             drop(told);
             outcome
         })?;

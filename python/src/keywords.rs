@@ -1,4 +1,4 @@
-//! Keyword arguments, each of which has its type.
+//! Keyword arguments, each with its type.
 
 use std::fmt::Display;
 use std::num::NonZeroUsize;
@@ -17,15 +17,15 @@ use waggle::{
 
 use crate::{Input, Words, failed, said};
 
-/// The texts of the keyword `batch`, which a model reads side by side.
+/// The value of the keyword `batch`: texts that a model reads side by side.
 fn places(batch: usize) -> PyResult<NonZeroUsize> {
     NonZeroUsize::new(batch).ok_or_else(|| failed("batch: give 1 or more"))
 }
 
-/// Keyword arguments that are taken one by one. `None` is one that is not given.
+/// Keyword arguments that are taken one by one. An argument `None` counts as not given.
 pub(crate) struct Keywords<'py>(Bound<'py, PyDict>);
 
-/// Sets options by the methods that are called as the keywords are.
+/// Sets options from keywords, by the methods of the same names.
 macro_rules! set {
     ($options:ident, $keywords:ident: $($name:ident $(= $from:literal)? $how:ident $(($of:expr))?),* $(,)?) => {
         $(
@@ -42,7 +42,7 @@ impl<'py> Keywords<'py> {
         given.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy()).map(Keywords)
     }
 
-    /// Refuses what nobody took.
+    /// Refuses keywords that were not taken.
     pub(crate) fn finish(self) -> PyResult<()> {
         match self.0.keys().iter().next() {
             Some(name) => Err(failed(format!("there is no option `{name}`"))),
@@ -59,7 +59,7 @@ impl<'py> Keywords<'py> {
         Ok(Some(value).filter(|value| !value.is_none()))
     }
 
-    /// A value of this type.
+    /// Takes the keyword `name`, with a value of this type.
     pub(crate) fn take<T: FromPyObjectOwned<'py>>(&self, name: &str) -> PyResult<Option<T>> {
         let Some(value) = self.any(name)? else { return Ok(None) };
         match value.extract() {
@@ -71,14 +71,14 @@ impl<'py> Keywords<'py> {
         }
     }
 
-    /// The value that a text, or the text of a number, stands for.
+    /// Takes a keyword whose value is parsed from a text, or from a number's text.
     fn read<T: FromStr<Err: Display>>(&self, name: &str) -> PyResult<Option<T>> {
         let Some(value) = self.any(name)? else { return Ok(None) };
         let value = value.str()?.to_string().parse().map_err(|error| failed(format!("{name}: {error}")))?;
         Ok(Some(value))
     }
 
-    /// The value in a table of the name that the keyword gives.
+    /// Takes a keyword whose value is a name in `table`, and returns the name's entry.
     fn named<T: Copy>(&self, name: &str, table: &[(&'static str, T)]) -> PyResult<Option<T>> {
         let Some(text) = self.take::<String>(name)? else { return Ok(None) };
         let known = table.iter().find(|(known, _)| *known == text);
@@ -89,14 +89,14 @@ impl<'py> Keywords<'py> {
 
     fn seconds(&self, name: &str) -> PyResult<Option<Duration>> {
         let Some(seconds) = self.take::<f64>(name)? else { return Ok(None) };
-        // A day is beyond every step of a protocol.
+        // No step of a protocol takes a day.
         match (0.001..=86_400.0).contains(&seconds) {
             true => Ok(Some(Duration::from_secs_f64(seconds))),
             false => Err(failed(format!("{name}: give 0.001 to 86400 seconds"))),
         }
     }
 
-    /// The opposite of a switch.
+    /// Takes a switch, and returns its opposite.
     fn not(&self, name: &str) -> PyResult<Option<bool>> {
         Ok(self.take::<bool>(name)?.map(|given| !given))
     }
@@ -148,7 +148,7 @@ impl<'py> Keywords<'py> {
         Ok(client.expect(self.text("expect")?).server_key(self.read::<PublicKey>("server_key")?))
     }
 
-    /// A text, or a path.
+    /// Takes a text or a path.
     fn text(&self, name: &str) -> PyResult<Option<String>> {
         Ok(self.take::<PathBuf>(name)?.map(|path| path.to_string_lossy().into_owned()))
     }
@@ -168,7 +168,7 @@ impl<'py> Keywords<'py> {
             .tokenizer(tokenizer))
     }
 
-    /// What the sessions for `inputs` ask, each for `batch` of them.
+    /// The requests for `inputs`, one for each session of `batch` inputs.
     pub(crate) fn classify(&self, inputs: Vec<Input>, batch: usize) -> PyResult<Vec<Request>> {
         let reader = match (self.take::<PathBuf>("tokenizer")?, self.take::<PathBuf>("preprocessor")?) {
             (Some(_), Some(_)) => return Err(failed("tokenizer and preprocessor exclude each other")),

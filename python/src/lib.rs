@@ -1,4 +1,4 @@
-//! The module `waggle._waggle`: what the package `waggle` needs of the program.
+//! The module `waggle._waggle`: the functions of the program that the Python package `waggle` needs.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -28,23 +28,23 @@ use chat::{Heard, Stream};
 use interrupt::{Flag, interruptible};
 use keywords::Keywords;
 
-/// As of the program `waggle`: wipes all memory of Rust that is freed.
+/// Wipes all freed memory of Rust, as in the program `waggle`.
 #[global_allocator]
 static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 
 create_exception!(waggle, WaggleError, PyException, "What went wrong, in the words of the command line.");
 
-/// The error of Python for `error`.
+/// The Python exception for `error`.
 fn failed(error: impl std::fmt::Display) -> PyErr {
     WaggleError::new_err(error.to_string())
 }
 
-/// The error of Python for one of the library.
+/// The Python exception for an error of the library.
 fn said(error: Error) -> PyErr {
     failed(describe(&error))
 }
 
-/// A document as Python has it.
+/// `document` as a Python object.
 fn document<'py>(py: Python<'py>, document: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
     let text = serde_json::to_string(document).map_err(failed)?;
     py.import("json")?.call_method1("loads", (text,))
@@ -70,7 +70,7 @@ impl From<Words> for Prompt {
     }
 }
 
-/// An encoder's input: a text, two that it reads together, token ids, or the file of an image.
+/// An encoder's input: a text, two texts that it reads together, token ids, or the file of an image.
 #[derive(FromPyObject)]
 enum Input {
     Text(String),
@@ -102,7 +102,7 @@ fn models() -> Vec<&'static str> {
     waggle::models().collect()
 }
 
-/// The report of a plan.
+/// Plans a session and returns its report.
 #[pyfunction]
 #[pyo3(signature = (model, **options))]
 fn plan<'py>(py: Python<'py>, model: String, options: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
@@ -116,13 +116,14 @@ fn plan<'py>(py: Python<'py>, model: String, options: Option<&Bound<'py, PyDict>
     document(py, &report.map_err(said)?)
 }
 
-/// What a call tells meanwhile: `stream` is called with the pieces of the text, `progress` with how far it is.
+/// Functions that a call calls meanwhile: `stream` with the pieces of the text, `progress` with the progress of the
+/// call.
 struct Told {
     stream: Option<Py<PyAny>>,
     progress: Option<Py<PyAny>>,
 }
 
-/// Runs a session with a text of at most `tokens` tokens, which ends where the user interrupts; its report.
+/// Runs a session with a text of at most `tokens` tokens, which the user may interrupt. Returns its report.
 fn streamed<'py>(
     py: Python<'py>,
     told: Told,
@@ -137,7 +138,8 @@ fn streamed<'py>(
     heard.raised().map_or(Ok(report), Err)
 }
 
-/// The report of both parties in this process. `stream` is called with the pieces of the text.
+/// Generates with both parties in this process, and returns the report. `stream` is called with the pieces of the
+/// text.
 #[pyfunction]
 #[pyo3(signature = (model, prompt, tokens, check, stream, progress, **options))]
 #[expect(clippy::too_many_arguments, reason = "the keywords of Python")]
@@ -164,7 +166,7 @@ fn demo<'py>(
     })
 }
 
-/// The report of a client. `stream` is called with the pieces of the text.
+/// Generates as a client, and returns the report. `stream` is called with the pieces of the text.
 #[pyfunction]
 #[pyo3(signature = (address, prompt, tokens, stream, progress, **options))]
 fn generate<'py>(
@@ -191,7 +193,7 @@ struct Session {
     answers: Vec<Found>,
 }
 
-/// What it says of an input.
+/// An encoder's answer for one input.
 #[derive(Serialize)]
 struct Found {
     class: Option<String>,
@@ -214,7 +216,7 @@ impl From<Generated> for Session {
     }
 }
 
-/// Report and answers of every session of `sessions`, which end where the user interrupts.
+/// Runs `sessions`, which the user may interrupt. Returns the report and the answers of each session.
 fn classified<'py>(
     py: Python<'py>,
     progress: Option<Py<PyAny>>,
@@ -225,7 +227,7 @@ fn classified<'py>(
     document(py, &sessions)
 }
 
-/// What the encoder of a server says of `inputs`, `batch` of them in a session.
+/// Asks the encoder of a server for its answers to `inputs`, with `batch` inputs in each session.
 #[pyfunction]
 #[pyo3(signature = (address, inputs, batch, progress, **options))]
 fn classify<'py>(
@@ -244,7 +246,7 @@ fn classify<'py>(
     })
 }
 
-/// The same with both parties in this process.
+/// Like `classify`, with both parties in this process.
 #[pyfunction]
 #[pyo3(signature = (model, inputs, batch, progress, **options))]
 fn classify_here<'py>(
@@ -264,7 +266,7 @@ fn classify_here<'py>(
     })
 }
 
-/// Serves a model in this process until a signal; the exit code.
+/// Serves a model in this process until a signal. Returns the exit code.
 #[pyfunction]
 #[pyo3(signature = (model, listen, log, **options))]
 fn serve(
@@ -280,7 +282,7 @@ fn serve(
     Ok(number(py.detach(|| waggle_cli::serve(config, &log))))
 }
 
-/// The page of a report or a study, whose document is `json`.
+/// The HTML page of a report or a study, whose document is `json`.
 #[pyfunction]
 fn page(name: &str, json: &str) -> PyResult<String> {
     waggle_cli::page(name, json.as_bytes()).map_err(|error| failed(describe(&*error)))
@@ -292,7 +294,7 @@ fn texts() -> Vec<&'static str> {
     waggle::texts().collect()
 }
 
-/// The setting of a study, apart from the policies.
+/// The settings of a study, apart from the policies.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Setting {
@@ -305,8 +307,7 @@ struct Setting {
     engine: String,
 }
 
-/// A study of cache policies. `functions` are the policies `python:function=NAME` among them, each with what is
-/// called.
+/// Runs a study of cache policies. `functions` maps NAME of each policy `python:function=NAME` to its function.
 #[pyfunction]
 fn evaluate<'py>(
     py: Python<'py>,
@@ -326,16 +327,16 @@ fn evaluate<'py>(
         .sequences(setting.sequences)
         .engine(setting.engine.parse().map_err(PyValueError::new_err)?);
     let outcome = interruptible(py, progress, move |flag| {
-        // The study has the functions for as long as it runs, even if nobody waits for its end.
+        // The functions stay registered while the study runs, even if the call no longer waits for it.
         let named = function::Named::new(functions, &flag);
         let outcome = study.run_with(&mut passes(&flag));
-        // The function's exception says more than the study that ended by it.
+        // If a function raised an exception, it says more than the study's error.
         named.raised().map_or(outcome.map_err(said), Err)
     });
     document(py, &outcome??)
 }
 
-/// Tells how many passes of a study are done.
+/// A watcher that tells how many passes of a study are done.
 fn passes(flag: &Flag) -> impl FnMut(Event<'_>) -> Flow + Send {
     let mut done = 0;
     move |event| {
@@ -347,7 +348,8 @@ fn passes(flag: &Flag) -> impl FnMut(Event<'_>) -> Flow + Send {
     }
 }
 
-/// A study of an encoder on `sequences` lines of a file in the form of one of GLUE's tasks, or on all.
+/// Runs a study of an encoder on a file in the form of one of GLUE's tasks: on its first `sequences` lines, or on
+/// all.
 #[pyfunction]
 fn glue(
     py: Python<'_>,
@@ -363,13 +365,13 @@ fn glue(
     document(py, &report.map_err(said)?)
 }
 
-/// Runs the command line on `words`, the first of which is the program's name; returns the exit code.
+/// Runs the command line `words`, whose first word is the program's name. Returns the exit code.
 #[pyfunction]
 fn run(py: Python<'_>, words: Vec<String>) -> u8 {
     number(py.detach(|| waggle_cli::run_from(words.into_iter().map(Into::into))))
 }
 
-/// A code tells its number to the system alone.
+/// The number of an exit code. [`ExitCode`] does not return it, so it is looked up.
 fn number(code: ExitCode) -> u8 {
     (0..=u8::MAX).find(|number| code == ExitCode::from(*number)).unwrap_or(1)
 }
@@ -379,9 +381,9 @@ fn number(code: ExitCode) -> u8 {
 fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     waggle::register_policy::<function::Function>().map_err(failed)?;
-    // A server's tokenizer runs in a process of its own, which is this interpreter again.
+    // A server's tokenizer runs in a process of its own, which runs this interpreter again.
     let python: String = py.import("sys")?.getattr("executable")?.extract()?;
-    // Modules of the folder that the user is in are not for it (`-P`, since 3.11).
+    // That process must not import modules from the user's working directory (`-P`, since Python 3.11).
     let safe = (py.version_info() >= (3, 11)).then(|| "-P".to_owned());
     let words = [python].into_iter().chain(safe).chain(["-m", "waggle"].map(String::from));
     waggle::init_as(words.map(Into::into).collect()).map_err(said)?;

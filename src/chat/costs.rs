@@ -3,8 +3,8 @@
 use waggle::{Chat, TurnReport};
 use waggle_report::{Cost, bytes};
 
-/// The last turn and all of the session, in three lines at most. Seconds are those in which a user waited, and
-/// apart from these those in which correlations were made ahead.
+/// The costs of the last turn and of the whole session, in at most three lines. Seconds in which the user waited are
+/// stated apart from seconds in which correlations were prepared.
 pub(super) fn table(chat: &Chat) -> String {
     let turns = chat.turns();
     let ahead = |turn: &TurnReport| turn.cost.before.offline;

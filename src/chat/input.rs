@@ -1,4 +1,4 @@
-//! Lines of a person, a pipe or a file.
+//! Lines from a terminal, a pipe or a file.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use waggle_files::at;
 
 use crate::{Error, out};
 
-/// Longest line, in bytes; far above what any model takes.
+/// Longest line, in bytes. No model takes as many.
 const MAX_LINE_BYTES: u64 = 4 << 20;
 
-/// Lines that are read ahead.
+/// Most lines that are read ahead.
 const AHEAD: usize = 16;
 
 pub(super) enum Input {
-    /// A line, perhaps with its end.
+    /// A line, perhaps with its line end.
     Line(String),
     Bad,
-    /// Ctrl-C, where a person types.
+    /// Ctrl-C at a terminal.
     Interrupted,
-    /// There are no more.
+    /// The end of the input.
     End,
-    /// They cannot be read.
+    /// The input cannot be read.
     Failed(Error),
 }
 
-/// Lines that a thread reads, so that the session goes on meanwhile.
+/// Lines that a thread reads, so that the session can work meanwhile.
 pub(super) struct Lines {
     lines: Receiver<Input>,
     sender: SyncSender<Input>,
@@ -47,7 +47,7 @@ impl Lines {
             None => Box::new(std::io::stdin()),
         };
         let reader = thread::Builder::new().name("waggle-lines".into());
-        // It ends with the program: nothing interrupts the reading of a terminal.
+        // The thread ends only with the program, as reading a terminal cannot be interrupted.
         reader
             .spawn(move || {
                 let mut from = BufReader::new(from);
@@ -63,38 +63,38 @@ impl Lines {
         Ok(Lines { lines, sender, terminal })
     }
 
-    /// Whether a person types, and sees standard error.
+    /// Whether the input is a terminal and standard error too.
     pub(super) fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Wakes who waits for a line. If lines are there already, nobody waits.
+    /// A function that wakes the session if it waits for a line. If lines are there already, it does not wait.
     pub(super) fn interrupter(&self) -> impl Fn() + Send + 'static {
         let sender = self.sender.clone();
         move || drop(sender.try_send(Input::Interrupted))
     }
 
-    /// Asks a person for a line. The line above is for [`Lines::show`].
+    /// Shows the input mark at a terminal. The line above is left free for [`Lines::show`].
     pub(super) fn ask(&self) {
         if self.terminal {
             let mut to = std::io::stderr().lock();
-            // Nobody is left to tell of a failure.
+            // There is nobody left to tell of a failure.
             let _ = write!(to, "\n> ").and_then(|()| to.flush());
         }
     }
 
-    /// Shows a person a line that was typed before they were asked.
+    /// Shows at a terminal a line that was typed before the input mark was shown.
     pub(super) fn echo(&self, input: &Input) {
         if let Input::Line(line) = input {
             out::note(harmless(line.trim_end()));
         }
     }
 
-    /// Shows a person `text` above the line that they type.
+    /// Shows `text` at a terminal, above the line that is being typed.
     pub(super) fn show(&self, text: &str) {
         if self.terminal {
             let mut to = std::io::stderr().lock();
-            // Saves the cursor, goes up a line, clears it, and comes back.
+            // Saves the cursor, goes up a line, clears it, writes the text, and restores the cursor.
             let _ = write!(to, "\x1b7\x1b[1A\r\x1b[2K{text}\x1b8").and_then(|()| to.flush());
         }
     }

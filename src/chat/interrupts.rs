@@ -1,27 +1,27 @@
-//! Ctrl-C: stops an answer, and ends the session when it comes again. What was said is kept.
+//! Ctrl-C: stops an answer and, the second time, ends the session. The conversation is kept.
 //!
-//! A thread takes the signals, so that the second one works whatever the session waits for. Elsewhere than under Unix
-//! Ctrl-C ends the program, as it does before the session is open.
+//! A thread handles the signals, so that the second one works whatever the session waits for. On systems other than
+//! Unix, and before the session is open, Ctrl-C ends the program.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The text that a person sees when Ctrl-C stops an answer.
+/// The note that is shown when Ctrl-C stops an answer.
 #[cfg(unix)]
 const STOPS: &str = "\n(the answer stops; Ctrl-C again ends the session)";
 
 /// The stage at which Ctrl-C finds the chat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nothing is under way. A person who types is told how to end, anybody else wants the end.
+    /// No answer is under way. At a terminal, Ctrl-C shows how to end; otherwise it ends the session.
     #[default]
     Waits,
     Told,
     Answers,
-    /// It is to stop.
+    /// The answer is to stop.
     Stops,
 }
 
-/// Shared with the thread.
+/// The state that the session shares with the thread.
 #[derive(Default)]
 struct State {
     stage: Stage,
@@ -36,8 +36,8 @@ pub(super) struct Interrupts {
 }
 
 impl Interrupts {
-    /// From now on Ctrl-C has this meaning. `typed` says whether a person types; `tell` shows them how to end, and
-    /// `end` keeps what was said before the process ends.
+    /// Handles Ctrl-C from now on. `typed` says whether the input is a terminal, `tell` shows there how to end, and
+    /// `end` keeps the conversation before the process ends.
     pub(super) fn take(
         &self,
         typed: bool,
@@ -63,7 +63,8 @@ impl Interrupts {
                         }
                         _ => {
                             state.loud();
-                            // Not under the lock: the session may wait for it before it lets go of the words.
+                            // The lock is released first, as the session may need it before it releases the
+                            // conversation.
                             drop(state);
                             end.take().into_iter().for_each(|end| end());
                             std::process::exit(128 + signal);
@@ -81,12 +82,13 @@ impl Interrupts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A line was taken.
+    /// Notes that a line was taken.
     pub(super) fn line(&self) {
         self.state().stage = Stage::Waits;
     }
 
-    /// An answer begins, which lasts until the value is dropped. What a person types meanwhile is not shown.
+    /// Notes that an answer begins. It lasts until the returned value is dropped. Meanwhile the terminal does not
+    /// show typed text.
     pub(super) fn answering(&self, typed: bool) -> Answering<'_> {
         let mut state = self.state();
         state.stage = Stage::Answers;
@@ -115,17 +117,17 @@ impl Drop for Answering<'_> {
 
 #[cfg(unix)]
 impl State {
-    /// The terminal shows nothing of what is typed.
+    /// Turns off the terminal's echo of typed text.
     fn hush(&mut self) {
         use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
         let Ok(before) = tcgetattr(std::io::stdin()) else { return };
         let mut quiet = before.clone();
         quiet.local_modes -= LocalModes::ECHO;
-        // One that cannot be changed shows what is typed, and does no harm.
+        // If the terminal cannot be changed, it shows typed text, which does no harm.
         self.terminal = tcsetattr(std::io::stdin(), OptionalActions::Now, &quiet).ok().map(|()| before);
     }
 
-    /// It shows it again. Half a line that nobody has seen is forgotten.
+    /// Turns the echo on again, and drops half a line that was typed unseen.
     fn loud(&mut self) {
         use rustix::termios::{OptionalActions, tcsetattr};
         if let Some(before) = self.terminal.take() {

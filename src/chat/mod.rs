@@ -7,7 +7,7 @@
 //! | [`costs`] | what it took |
 //!
 //! The thread of the session takes a line when there is one. Until then it prepares correlations for the next turn,
-//! slice by slice, and then shows the server from time to time that it is there.
+//! slice by slice. When all are prepared, it sends the server a sign of life from time to time.
 
 mod costs;
 mod input;
@@ -143,7 +143,7 @@ pub(super) fn run(args: ChatArgs) -> Result<(), Error> {
     let report = match talk.take_turns() {
         Ok(()) => talk.chat.finish(),
         Err(Error::Library(error)) => Err(error),
-        // A reader that has gone did not break the session.
+        // A lost reader of standard output does not mean that the session is broken.
         Err(error) => return Err(error),
     };
     let report = report.map_err(|error| transcript.keep_after(error))?;
@@ -163,7 +163,7 @@ struct Talk {
     chat: Chat,
     lines: Lines,
     interrupts: Interrupts,
-    /// Turns that were taken, and those that were refused.
+    /// Number of turns that were taken. `refused` is the number of refused ones.
     taken: usize,
     refused: usize,
 }
@@ -196,11 +196,11 @@ impl Talk {
         }
     }
 
-    /// The next line. Until it comes, correlations are made.
+    /// Waits for the next line, and makes correlations until it comes.
     fn wait(&mut self) -> Result<Input, Error> {
         let Talk { chat, lines, .. } = self;
         lines.ask();
-        // Input typed while an answer came was not shown.
+        // Input that was typed during an answer was not shown, so it is shown now.
         if lines.is_terminal()
             && let Some(input) = lines.look()
         {
@@ -225,7 +225,7 @@ impl Talk {
         }
     }
 
-    /// Does what a line says.
+    /// Carries out a line: a command or a turn.
     fn line(&mut self, line: &str) -> Result<After, Error> {
         let line = line.trim_end_matches(['\n', '\r']);
         let command = line.strip_prefix('/').filter(|rest| !rest.starts_with('/'));
@@ -258,7 +258,8 @@ impl Talk {
         Ok(After::Goes)
     }
 
-    /// A turn of the user. What is refused before it begins is told, and the conversation goes on.
+    /// Takes a turn of the user. If the turn is refused before it begins, the user is told, and the conversation goes
+    /// on.
     fn turn(&mut self, words: &str) -> Result<(), Error> {
         let mut printed = Printed { within: false, failed: None, interrupts: self.interrupts.clone() };
         let answering = self.interrupts.answering(self.lines.is_terminal());
@@ -284,7 +285,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Says why there is no turn.
+    /// Tells the user why a turn was refused.
     fn refuse(&mut self, why: impl Display) {
         self.refused += 1;
         out::note(why);
@@ -292,7 +293,7 @@ impl Talk {
 }
 
 struct Printed {
-    /// Whether it stands in the middle of a line.
+    /// Whether the output is in the middle of a line.
     within: bool,
     failed: Option<Error>,
     interrupts: Interrupts,

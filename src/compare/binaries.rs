@@ -1,4 +1,4 @@
-//! Two programs in one run: in turn, after a warm-up, several times.
+//! Compares two programs in one run: after a warm-up they run in turn, several times.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,10 +15,10 @@ use crate::machine::provenance;
 use crate::progress::passes;
 use crate::together::{self, Folder, clean_up_on_signals};
 
-/// Version of the record's schema; raised when a field changes its meaning or goes.
+/// Version of the record's schema. It is raised when a field changes its meaning or is removed.
 const COMPARISON_VERSION: u32 = 1;
 
-/// Times below this many seconds are chance, and have no ratio.
+/// Times below this number of seconds are mostly noise, and have no ratio.
 const LEAST_SECONDS: f64 = 0.001;
 
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ struct Comparison {
     sides: [Side; 2],
 }
 
-/// One program and its runs, in their order.
+/// One program and its runs, in order.
 #[derive(Serialize)]
 struct Side {
     /// The output of `--version`.
@@ -38,20 +38,20 @@ struct Side {
     samples: Vec<Phases>,
 }
 
-/// The part of a report that is compared; an older program's has it as well.
+/// The part of a report that is compared. Reports of older programs have it too.
 #[derive(Deserialize)]
 struct Sample {
     phases: Phases,
 }
 
-/// Runs `programs` in turn and shows what they took.
+/// Runs `programs` in turn and shows their costs.
 pub(super) fn run(programs: [&Path; 2], args: &CompareArgs) -> Result<(), Error> {
     clean_up_on_signals()?;
     let mut sides = [side(programs[0])?, side(programs[1])?];
     let turns = usize::from(args.warm_up) + usize::from(args.repeat);
     let bar = passes(2 * turns);
     for turn in 0..turns {
-        // Who begins changes with every turn, so that neither always runs on the warmer processor.
+        // The first program alternates, so that neither always runs on the warmer processor.
         let order = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
         for i in order {
             let phases = sample(programs[i], &args.command)?;
@@ -90,7 +90,7 @@ fn failure(program: &Path, what: String) -> Error {
     Error::Compared { program: program.display().to_string(), what }
 }
 
-/// The median of `values`, which are not none, the least and the largest.
+/// The median, the least and the largest of `values`, of which there is at least one.
 fn median(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     let n = values.len();
@@ -100,7 +100,7 @@ fn median(mut values: Vec<f64>) -> [f64; 3] {
 
 type Quantity = (&'static str, fn(&Phases) -> f64);
 
-/// Times that are compared.
+/// The quantities whose times are compared.
 const QUANTITIES: [Quantity; 7] = [
     ("setup", |p| p.setup.seconds),
     ("offline", |p| p.offline.seconds),
@@ -136,7 +136,7 @@ fn document(comparison: &Comparison, args: &CompareArgs) -> Document {
     document
 }
 
-/// Medians in seconds with the least and the largest, and the ratios of runs that followed each other.
+/// A table of medians in seconds, with the least and the largest, and of the ratios of consecutive runs.
 fn times(old: &Side, new: &Side) -> Table {
     let of = |side: &str| ["median", "least", "largest"].map(|what| format!("{side}, {what}"));
     let ratios = ["new / old, median", "least", "largest"].map(str::to_owned);

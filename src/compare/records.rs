@@ -1,4 +1,4 @@
-//! Two records that were written before.
+//! Compares two records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -38,7 +38,7 @@ fn names(paths: [&Path; 2]) -> [String; 2] {
 /// The choices of a run, its program and its machine, by name.
 type Facts = BTreeMap<String, String>;
 
-/// Whoever made a document.
+/// The program and the machine that made a document.
 fn made(provenance: Option<&Provenance>) -> Facts {
     let mut facts = Facts::new();
     if let Some(provenance) = provenance {
@@ -87,7 +87,7 @@ fn of_runs(names: [String; 2], reports: [&Report; 2], operations: usize) -> Docu
     let mut document = begin(names.clone(), facts);
     let phases =
         reports.map(|report| report.phases.named().map(|(name, cost)| (name.to_owned(), cost.into())).to_vec());
-    // Column heads say what the seconds of each are.
+    // Heads of columns name the kind of seconds of each report.
     let titles = [0, 1].map(|i| (names[i].as_str(), reports[i].seconds()));
     document.table("phases", costs("phase", titles, aligned(phases)));
     let operations_of = |report: &Report| -> Costs {
@@ -107,7 +107,7 @@ fn largest(both: [Costs; 2], most: usize) -> Vec<(String, [Compared; 2])> {
     rows
 }
 
-/// Cells of the same choice side by side, and their operations where both have them.
+/// Cells with the same choices side by side, and their operations if both cells have them.
 fn of_sweeps(names: [String; 2], sweeps: [&Sweep; 2], operations: usize) -> Document {
     let mut document = begin(names.clone(), sweeps.map(|sweep| made(sweep.provenance.as_ref())));
     let titles = [0, 1].map(|i| (names[i].as_str(), sweeps[i].seconds()));
@@ -141,7 +141,7 @@ fn of_sweeps(names: [String; 2], sweeps: [&Sweep; 2], operations: usize) -> Docu
     document
 }
 
-/// A document that begins with what differs.
+/// A document that begins with the differences between the runs.
 fn begin(names: [String; 2], facts: [Facts; 2]) -> Document {
     let mut document = Document::default();
     let differing = differing(names, facts);
@@ -153,7 +153,7 @@ fn begin(names: [String; 2], facts: [Facts; 2]) -> Document {
     document
 }
 
-/// What is compared of a cost; of means it has fractions.
+/// The compared numbers of a cost. Means have fractions.
 #[derive(Clone, Copy, Default)]
 struct Compared {
     bytes: f64,
@@ -169,7 +169,7 @@ impl From<&Cost> for Compared {
 
 type Costs = Vec<(String, Compared)>;
 
-/// Two lists of costs by name; what one lacks costs nothing.
+/// Joins two lists of costs by name. An entry that one list lacks has zero costs there.
 fn aligned([first, second]: [Costs; 2]) -> Vec<(String, [Compared; 2])> {
     let mut rows: Vec<(String, [Compared; 2])> = Vec::new();
     for (name, cost) in first {

@@ -1,4 +1,4 @@
-//! Reports as pages of HTML, each in one file. The templates say what stands on a page, and escape every word.
+//! Reports as HTML pages, each in one file. The templates define the content of a page, and escape all text.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use waggle_study::sweep::Sweep;
 use super::record::Record;
 use super::{Error, plot};
 
-/// Operations in the open table; all of them are in the folded one.
+/// Operations in the open table. The folded table has all.
 const OPERATIONS: usize = 15;
 
-/// The page of `record`; `json` is the document that it was read from.
+/// The page of `record`. `json` is the document from which it was read.
 pub(super) fn page(name: &str, record: &Record, json: &serde_json::Value) -> Result<String, Error> {
     match record {
         Record::Session(report) => of_session(name, report, json),
@@ -34,7 +34,7 @@ fn of_session(name: &str, report: &Report, json: &serde_json::Value) -> Result<S
     })
 }
 
-/// The page of a study; `json` is its document.
+/// The page of a study. `json` is its document.
 pub(super) fn of_study(name: &str, study: &StudyReport, json: &serde_json::Value) -> Result<String, Error> {
     let plots = drawings(plot::of_study(study, &plot::Sheet::default())?);
     render(context! {
@@ -55,7 +55,7 @@ fn of_sweep(name: &str, sweep: &Sweep, json: &serde_json::Value) -> Result<Strin
     })
 }
 
-/// Names and SVG elements.
+/// The names of plots and their SVG elements.
 fn drawings(plots: plot::Plots) -> Value {
     plots.into_iter().map(|(name, drawing)| Value::from(vec![name, drawing.svg])).collect()
 }
@@ -75,7 +75,7 @@ fn filled(page: Value) -> Result<String, minijinja::Error> {
     environment.add_filter("bytes", |count: f64| bytes(count as u64));
     environment.add_filter("fixed", |value: f64, digits: usize| format!("{value:.digits$}"));
     environment.add_filter("time", time);
-    // The ending of the names turns on escaping.
+    // The templates' names end in `.html`, which turns on escaping.
     for (name, text) in [
         ("page.html", include_str!("page.html")),
         ("parts.html", include_str!("parts.html")),

@@ -1,4 +1,4 @@
-//! Predictions held against the reports of runs, in one table.
+//! Compares predictions with the reports of runs, in one table.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,10 @@ type OfPhase = (&'static str, fn(&Phases) -> &Cost);
 
 type OfCost = (&'static str, fn(&Cost) -> f64);
 
-/// The shortest time that is compared: below it, how long a phase takes is chance.
+/// The shortest time that is compared, in seconds. Shorter times of a phase are mostly noise.
 const LEAST_SECONDS: f64 = 0.05;
 
-/// Plans the sessions of `reports` again and writes a table of what they took and what was predicted.
+/// Plans the sessions of `reports` again, and writes a table of their measured and predicted costs.
 pub(super) fn run(reports: &[PathBuf], calibrated: &Calibrated) -> Result<(), Error> {
     out::line("| run | | measured | predicted | ratio |\n|---|---|---|---|---|")?;
     for path in reports {
@@ -37,10 +37,10 @@ pub(super) fn run(reports: &[PathBuf], calibrated: &Calibrated) -> Result<(), Er
     Ok(())
 }
 
-/// A row: what, measured and predicted, and how to write it.
+/// A row: the title, the measured and the predicted value, and the function that writes a value.
 type Row = (String, [f64; 2], fn(f64) -> String);
 
-/// The numbers that both reports know; seconds only where they are long enough to be compared.
+/// The numbers that both reports have. Seconds are left out if they are too short to be compared.
 fn rows(measured: &Report, planned: &Report) -> Vec<Row> {
     let seconds: fn(f64) -> String = |x| format!("{x:.2} s");
     let memory: fn(f64) -> String = |x| bytes(x as u64);
@@ -84,7 +84,7 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, wagg
     let flag = |name: &str| option(name).and_then(Value::as_bool).unwrap_or(false);
     let link = option("link").and_then(Value::as_str).and_then(|link| link.parse::<Network>().ok());
     let link = link.ok_or(unknown("link"))?;
-    // The number of tokens that each pass kept is a fact of the run, and no prediction.
+    // The number of tokens that each pass kept is a fact of the run and not a prediction.
     if measured.draft.is_some() {
         return Err(unknown("draft").into());
     }

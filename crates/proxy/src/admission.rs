@@ -1,10 +1,12 @@
-//! Who may come: names of this machine, origins, keys, and connections that ask for nothing.
+//! Admission of requests: names of this machine, origins and keys. Bounds on connections that ask for nothing.
 //!
-//! A page of any origin that a browser shows can send requests to this machine. Three things keep it out: a request
-//! with a foreign `Origin` is refused, one whose `Host` is no name of this machine as well (a name that an attacker
-//! points here), and a body must be JSON, which no page sends to another origin unasked.
+//! A page of any origin in a browser can send requests to this machine. Three rules keep such pages out. A request
+//! with a foreign `Origin` is refused. So is a request whose `Host` is not a name of this machine, but for example a
+//! name that an attacker points here. A body must be JSON, which a browser sends to another origin only after asking
+//! it.
 //!
-//! Where there are keys, the first one is the owner's, who alone sees counters and errors: they tell of all requests.
+//! If there are keys, the first one is the owner's. Only the owner sees counters and errors, as they tell of all
+//! requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -18,29 +20,30 @@ use tokio::sync::Notify;
 
 use crate::refusal::Refusal;
 
-/// Most connections of an address on which no answer is made.
+/// Most idle connections of an address, that is, connections on which no answer is being made.
 const IDLE: usize = 128;
-/// Most wrong keys of an address, none of which comes so much later than the one before. For as long after the last
-/// one no further key of the address is looked at. And the most addresses that are kept.
+/// Most wrong keys of an address, each less than `WRONG_TIME` after the one before. After that, no key of the address
+/// is checked until `WRONG_TIME` has passed since the last wrong one. At most `WRONG_ADDRESSES` addresses are
+/// remembered.
 const WRONG_KEYS: u32 = 10;
 const WRONG_TIME: Duration = Duration::from_secs(10);
 const WRONG_ADDRESSES: usize = 4096;
-/// The place of the owner's key.
+/// The index of the owner's key.
 pub(super) const OWNER: usize = 0;
 
-/// Whom the proxy knows: programs by their keys, and pages by their origins.
+/// The programs and pages that the proxy admits: programs by their keys, pages by their origins.
 pub(super) struct Admission {
     keys: Vec<blake3::Hash>,
     wrong: Mutex<Wrong>,
     origins: Vec<String>,
 }
 
-/// Wrong keys of addresses, and when the last one came.
+/// For each address, the time of its last wrong key and the number of its wrong keys.
 #[derive(Default)]
 struct Wrong(HashMap<IpAddr, (Instant, u32)>);
 
 impl Wrong {
-    /// Whether `address` has sent so many wrong keys that no further key of it is looked at.
+    /// Whether `address` has sent so many wrong keys that its keys are not checked any more.
     fn are_many(&mut self, address: IpAddr) -> bool {
         self.0.retain(|_, (last, _)| last.elapsed() < WRONG_TIME);
         self.0.get(&address).is_some_and(|(_, count)| *count >= WRONG_KEYS)
@@ -55,14 +58,14 @@ impl Wrong {
     }
 }
 
-/// A connection of the network `address`.
+/// A connection from the network `address`.
 pub(super) struct Connection {
     pub(super) address: IpAddr,
     pub(super) close: Notify,
 }
 
-/// The connections on which no answer is made, by address; the first has asked for nothing for longest. Where there
-/// are too many, the first makes room: whoever sends half a request keeps nobody out.
+/// The idle connections by address, the one that is idle for longest first. If there are too many, the first is
+/// closed, so that programs that send half a request keep nobody out.
 #[derive(Default)]
 pub(super) struct Idle(Mutex<HashMap<IpAddr, VecDeque<Arc<Connection>>>>);
 
@@ -89,7 +92,7 @@ impl Idle {
         }
     }
 
-    /// Closes one of the address that has most.
+    /// Closes an idle connection of the address that has the most.
     pub(super) fn make_room(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(oldest) = all.values_mut().max_by_key(|own| own.len()).and_then(VecDeque::pop_front) {
@@ -103,8 +106,8 @@ impl Admission {
         Admission { keys, wrong: Mutex::default(), origins: origins.iter().map(|origin| plain(origin)).collect() }
     }
 
-    /// The place of the key of whoever may come; `None` for a stranger who looks at what is open. Whoever may not come
-    /// is refused.
+    /// The index of the request's key, or `None` for a stranger who asks for something that is open to all. Other
+    /// requests are refused.
     pub(super) fn admitted(&self, request: &Request<Incoming>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
         let host = single(request, header::HOST)?.unwrap_or_default();
         let host = request.uri().authority().map_or(host, |named| named.as_str()).to_ascii_lowercase();
@@ -136,12 +139,12 @@ impl Admission {
         Ok(who)
     }
 
-    /// Whether pages of `origin` may ask.
+    /// Whether pages of `origin` may send requests.
     pub(super) fn knows(&self, origin: &str) -> bool {
         self.origins.contains(&plain(origin))
     }
 
-    /// The place of the key that is `given`, if it is one. Without keys everybody is the owner.
+    /// The index of the key in `given`; `None` without a key. If the proxy has no keys, everybody is the owner.
     fn who(&self, given: Option<&str>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
         if self.keys.is_empty() {
             return Ok(Some(OWNER));
@@ -164,12 +167,13 @@ impl Admission {
     }
 }
 
-/// Nobody who is known asks.
+/// The refusal of a program whose key is missing or unknown.
 pub(super) fn stranger() -> Refusal {
     Refusal::new(401, "invalid_api_key", "the key is missing or wrong")
 }
 
-/// The value of a header that stands in a request once at most: two readers may take another one of several.
+/// The value of a header that may occur only once in a request, because of several values two readers may take
+/// different ones.
 fn single(request: &Request<Incoming>, name: HeaderName) -> Result<Option<&str>, Refusal> {
     let mut all = request.headers().get_all(&name).iter();
     let value = all.next().map(|value| value.to_str().unwrap_or_default());
@@ -179,7 +183,7 @@ fn single(request: &Request<Incoming>, name: HeaderName) -> Result<Option<&str>,
     }
 }
 
-/// The parts of `path`, however many strokes stand between and behind them.
+/// The parts of `path`, however many slashes are between and after them.
 pub(super) fn places(path: &str) -> Vec<&str> {
     path.split('/').filter(|place| !place.is_empty()).collect()
 }
@@ -191,8 +195,8 @@ fn plain(origin: &str) -> String {
     origin.strip_suffix(port).unwrap_or(&origin).to_owned()
 }
 
-/// Whether `host`, with or without a port, is a name of this machine, or may be one of its `addresses`: a name that
-/// somebody points here is neither.
+/// Whether `host`, with or without a port, is a name of this machine or, with `addresses`, any numeric address. A
+/// foreign name that is pointed at this machine is neither.
 fn is_here(host: &str, addresses: bool) -> bool {
     let port = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
     let name = host.rsplit_once(':').filter(|(_, end)| port(end)).map_or(host, |(name, _)| name);
@@ -229,7 +233,7 @@ mod tests {
         assert_eq!(plain("http://localhost:443"), "http://localhost:443");
     }
 
-    /// Connections of one address make room for others of it, and then for all.
+    /// Idle connections make room first for others of their address, then for those of all addresses.
     #[test]
     fn connections_that_ask_for_nothing_make_room() {
         let idle = Idle::default();

@@ -1,7 +1,7 @@
-//! The interface's JSON: what programs ask, and how they are answered.
+//! The JSON of OpenAI's interface: requests of programs, and answers to them.
 //!
 //! Source: OpenAI's API reference, "Completions", "Chat" and "Errors". A parameter that asks for something that is
-//! not done here is refused by its name, whatever other servers do with it.
+//! not supported here is refused by its name, even if other servers ignore it.
 
 use std::time::SystemTime;
 
@@ -15,16 +15,16 @@ use crate::refusal::Refusal;
 use crate::spent::Spent;
 use crate::text::Ended;
 
-/// Most prompts of a request, most texts after all of them, and most of the likeliest tokens that are named.
+/// Most prompts of a request, most texts after all its prompts, and most of the likeliest tokens to name.
 const MAX_PROMPTS: usize = 64;
 const MAX_TEXTS: usize = 128;
 const MAX_LIKELIEST: usize = 20;
-/// Most texts that end an answer. OpenAI takes four, and evaluations send more.
+/// Most stop texts of a request. OpenAI allows four, but evaluations send more.
 const MAX_STOPS: usize = 16;
-/// Tokens of a completion where a request names none.
+/// Default number of tokens of a completion.
 const DEFAULT_TOKENS: usize = 16;
 
-/// Parameters, but those that ask for nothing; an object within a request has a `place` there.
+/// Parameters, without those that ask for nothing. `place` is the path of an object within a request.
 struct Body {
     place: String,
     values: Map<String, Value>,
@@ -53,31 +53,31 @@ enum Content {
     Parts(Vec<Map<String, Value>>),
 }
 
-/// How an answer is wanted.
+/// Parameters that both kinds of requests have.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) sampling: Sampling,
     pub(super) stops: Vec<String>,
     pub(super) stream: bool,
-    /// Whether a stream ends with what it took.
+    /// Whether a stream ends with its usage.
     pub(super) usage: bool,
 }
 
-/// Texts after prompts.
+/// Texts after prompts, which OpenAI calls completions.
 #[derive(Clone, Debug)]
 pub(super) struct Completion {
     pub(super) prompts: Vec<Prompt>,
-    /// Texts after each of them.
+    /// Texts after each prompt.
     pub(super) samples: usize,
     pub(super) tokens: usize,
     /// Whether a text begins with its prompt.
     pub(super) echo: bool,
-    /// How many of the likeliest tokens are named at each place.
+    /// Number of the likeliest tokens to name at each position.
     pub(super) likeliest: Option<usize>,
     pub(super) wanted: Wanted,
 }
 
-/// The next answer of a conversation.
+/// A request for the next answer of a conversation.
 #[derive(Clone, Debug)]
 pub(super) struct Talk {
     pub(super) messages: Vec<Words>,
@@ -85,11 +85,11 @@ pub(super) struct Talk {
     pub(super) wanted: Wanted,
 }
 
-/// What stands in requests and changes nothing about an answer.
+/// Parameters that do not change an answer.
 const INERT: &str = "cache_control metadata parallel_tool_calls prompt_cache_key safety_identifier service_tier store user \
     verbosity";
 
-/// Whether the parameter `name` asks for nothing with this value, in a request or in an object within one.
+/// Whether the parameter `name` with this value asks for nothing, in a request or in an object within one.
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     let number = value.as_f64();
     match name {
@@ -141,13 +141,13 @@ impl Body {
         Refusal::of(&format!("{}{name}", self.place), message)
     }
 
-    /// The value of `name`, if there is one, which is `what`.
+    /// Takes the value of `name`, if there is one. `what` describes the expected value, for the refusal.
     fn take<T: DeserializeOwned>(&mut self, name: &str, what: &str) -> Result<Option<T>, Refusal> {
         let value = self.values.remove(name).map(serde_json::from_value).transpose();
         value.map_err(|_| self.refusal(name, format!("`{}{name}` is {what}", self.place)))
     }
 
-    /// Refuses what is left.
+    /// Refuses parameters that were not taken.
     fn done(self) -> Result<(), Refusal> {
         match self.values.keys().next() {
             Some(name) => Err(Refusal::unsupported(&format!("{}{name}", self.place))),
@@ -155,7 +155,8 @@ impl Body {
         }
     }
 
-    /// What both kinds of requests have, for the model `name`; `blind` if the server tells tokens alone.
+    /// Takes the parameters that both kinds of requests have, for the model `name`. `blind` says that the client
+    /// learns tokens alone.
     fn wanted(&mut self, name: &str, blind: bool) -> Result<Wanted, Refusal> {
         if let Some(other) = self.take::<String>("model", "a name")?.filter(|model| model != name) {
             return Err(no_model(&other, name));
@@ -180,7 +181,7 @@ impl Body {
             return Err(Refusal::of("top_p", "1, because the server tells tokens alone"));
         }
         let seed: Option<i64> = self.take("seed", "a whole number of 64 bits")?;
-        // Nothing is drawn at temperature 0.
+        // At temperature 0 nothing is sampled.
         let sampling = if temperature == 0.0 {
             Sampling::default()
         } else {
@@ -203,18 +204,18 @@ impl Body {
     }
 }
 
-/// `other` is asked for where the server has `name`.
+/// The refusal of a request for the model `other`, where the server has `name`.
 pub(super) fn no_model(other: &str, name: &str) -> Refusal {
     let message = format!("there is no model `{other}`, the server has `{name}`");
     Refusal { status: 404, code: "model_not_found", ..Refusal::of("model", message) }
 }
 
-/// The number `got` of `param`, up to `most`.
+/// `got`, the value of `param`; refused above `most`.
 fn bounded(param: &str, got: usize, most: usize) -> Result<usize, Refusal> {
     if got <= most { Ok(got) } else { Err(Refusal::of(param, format!("at most {most}"))) }
 }
 
-/// A completion of the model `name`; `blind` if the client learns tokens alone.
+/// Reads a request for texts after prompts, for the model `name`. `blind` says that the client learns tokens alone.
 pub(super) fn completion(body: &[u8], name: &str, blind: bool) -> Result<Completion, Refusal> {
     let mut body = Body::read(body)?;
     let samples = bounded("n", body.count("n")?.unwrap_or(1), MAX_TEXTS)?;
@@ -248,8 +249,8 @@ pub(super) fn completion(body: &[u8], name: &str, blind: bool) -> Result<Complet
     Ok(Completion { prompts, samples, tokens, echo, likeliest, wanted })
 }
 
-/// The next answer of a conversation with the model `name`. Which messages may follow which is for the template to
-/// say.
+/// Reads a request for the next answer of a conversation with the model `name`. The template decides which messages
+/// may follow which.
 pub(super) fn talk(body: &[u8], name: &str, blind: bool) -> Result<Talk, Refusal> {
     let mut body = Body::read(body)?;
     if body.count("n")?.is_some_and(|n| n != 1) {
@@ -284,7 +285,7 @@ fn message(mut body: Body) -> Result<Words, Refusal> {
     let _: Option<String> = body.take("name", "a name")?;
     let what = "a text, or a list of parts that are text";
     let text = match body.take("content", what)? {
-        // An answer may have been empty.
+        // An earlier answer may have been empty.
         None if role == "assistant" => String::new(),
         None => return Err(body.refusal("content", what)),
         Some(Content::Text(text)) => text,
@@ -311,16 +312,16 @@ fn part(mut body: Body) -> Result<String, Refusal> {
     Ok(text)
 }
 
-/// Which of the two interfaces a request speaks.
+/// The interface that a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Texts after prompts.
+    /// Texts after prompts, which OpenAI calls completions.
     Completion,
-    /// Conversations.
+    /// Chat completions: conversations.
     Talk,
 }
 
-/// The head that all pieces of an answer have.
+/// The fields that all pieces of an answer share.
 pub(super) struct Head {
     kind: Kind,
     id: String,
@@ -359,7 +360,8 @@ impl Head {
         whole
     }
 
-    /// A piece of the text `index`; the last one says why the text ends, and may have what was asked of its tokens.
+    /// A piece of the text `index`. The last piece states why the text ends, and the log-probabilities of its tokens
+    /// if they were asked for.
     pub(super) fn piece(&self, index: usize, text: &str, end: Option<&Ended>) -> Value {
         let reason = end.map(|end| end.reason);
         let logprobs = end.and_then(|end| end.logprobs.as_ref());
@@ -373,14 +375,14 @@ impl Head {
         self.with(self.chunk(), vec![choice])
     }
 
-    /// What stands before the pieces: whose words they are. Texts after prompts are nobody's.
+    /// The message before the pieces, which names their role. Completions have no role.
     pub(super) fn first(&self) -> Option<Value> {
         let delta = json!({"role": "assistant", "content": ""});
         let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": null});
         (self.kind == Kind::Talk).then(|| self.with(self.chunk(), vec![choice]))
     }
 
-    /// The last piece of a stream, with what it took.
+    /// The last message of a stream, with its usage.
     pub(super) fn last(&self, usage: Value) -> Value {
         let mut last = self.with(self.chunk(), Vec::new());
         last["usage"] = usage;
@@ -397,7 +399,7 @@ pub(super) fn usage(texts: &[Ended], prompts: usize) -> Value {
     let samples = texts.len() / prompts.max(1);
     let prompt: usize = texts.iter().step_by(samples.max(1)).map(|text| text.prompt_tokens).sum();
     let completion: usize = texts.iter().map(|text| text.tokens).sum();
-    // Texts of one session share what it took, of which the last one knows all.
+    // Texts of one session share its costs. The text that ended last knows all of them.
     let mut passes: Vec<&Spent> = Vec::new();
     for spent in texts.iter().filter_map(|text| text.spent.as_deref()) {
         match passes.iter_mut().find(|known| known.number == spent.number) {
@@ -545,7 +547,7 @@ mod tests {
         }
     }
 
-    /// Programs put pieces together, fields of text by their ends.
+    /// Programs join the pieces of a stream, and append fields of text to each other.
     #[test]
     fn a_stream_names_its_role_once() {
         let head = Head::new(Kind::Talk, "m");

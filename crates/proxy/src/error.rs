@@ -1,18 +1,18 @@
-//! Errors that end a proxy, or keep it from beginning.
+//! Errors that end a proxy, or keep it from starting.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why there is no proxy.
+/// An error that ends a proxy or keeps it from starting.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// A session with the server, a file or the system.
+    /// A session with the server, a file or the system failed.
     #[error(transparent)]
     Waggle(waggle::Error),
-    /// A proxy that others reach, without a key.
+    /// A proxy that other machines can reach, but that has no key.
     #[error(
         "{address} is reached from other machines, so the proxy needs keys of programs: prompts cross it in the clear"
     )]
@@ -20,18 +20,18 @@ pub enum ProxyError {
         /// The address on which the proxy would listen.
         address: SocketAddr,
     },
-    /// A file without the keys that it should hold.
+    /// A file of keys without a key.
     #[error("{} holds no key: lines that programs give", .0.display())]
     NoKey(PathBuf),
-    /// A file that is too long for a file of keys.
+    /// A file of keys that is too long.
     #[error("{} has more than {most} bytes: keys that programs give, one a line", path.display())]
     LongKeys {
         /// The file.
         path: PathBuf,
-        /// Most bytes of it.
+        /// Most bytes of a file of keys.
         most: u64,
     },
-    /// A key that no program can give.
+    /// A key that no program can send.
     #[error("the key in line {line} of {} is none of up to {most} printable characters of ASCII", path.display())]
     ForeignKey {
         /// The file.
@@ -41,14 +41,14 @@ pub enum ProxyError {
         /// Most characters of a key.
         most: usize,
     },
-    /// A key that is soon guessed.
+    /// A key that is too short and soon guessed.
     #[error("a key in {} has {got} bytes, and {least} is the least", path.display())]
     ShortKey {
         /// The file.
         path: PathBuf,
         /// Bytes of the key.
         got: usize,
-        /// Bytes of the shortest key that is taken.
+        /// Least bytes of a key.
         least: usize,
     },
     /// Conversations for which a model has no room.

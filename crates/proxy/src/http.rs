@@ -1,4 +1,4 @@
-//! Connections of programs: bounds, paths, and answers as they grow.
+//! Connections of programs: their bounds, the paths, and answers that are sent as they grow.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -32,24 +32,24 @@ use crate::text::{Ended, Event};
 use crate::work::{Job, Work};
 use crate::{ProxyConfig, Shared};
 
-/// Most bytes of a body.
+/// Most bytes of a request's body.
 const MAX_BODY: usize = 4 << 20;
 /// Most connections at once.
 const CONNECTIONS: usize = 512;
-/// The time for the head of a request, for its body, and for a reader to take something.
+/// Time-outs for the head of a request, for its body, and for a reader to take the next bytes.
 const HEAD: Duration = Duration::from_secs(30);
 const BODY: Duration = Duration::from_secs(60);
 const READER: Duration = Duration::from_secs(60);
 
-/// A chat in a browser: one file.
+/// The page with a chat for a browser, which is one file.
 const PAGE: &str = include_str!("page.html");
-/// What stands in it for the number that its script and style have in common with the head of the answer.
+/// Text of the page that is replaced by a nonce. The nonce in the answer's header admits the page's script and style.
 const NONCE: &str = "{{nonce}}";
 
 type Body = Either<Full<Bytes>, Channel<Bytes>>;
 type Answer = Response<Body>;
 
-/// Where requests go.
+/// State that all connections share.
 pub(super) struct Door {
     model: String,
     blind: bool,
@@ -60,7 +60,7 @@ pub(super) struct Door {
     shared: Arc<Shared>,
 }
 
-/// Takes connections until the runtime ends.
+/// Accepts connections until the runtime ends.
 pub(super) async fn accept(listener: TcpListener, door: Arc<Door>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -69,7 +69,7 @@ pub(super) async fn accept(listener: TcpListener, door: Arc<Door>) {
         }
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Ok((stream, peer)) = listener.accept().await else {
-            // Too many files are open, perhaps.
+            // Perhaps too many files are open.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -87,7 +87,7 @@ pub(super) async fn accept(listener: TcpListener, door: Arc<Door>) {
             server.timer(TokioTimer::new()).header_read_timeout(HEAD);
             let mut served = pin!(server.serve_connection(TokioIo::new(Box::pin(stream)), service));
             let mut closed = pin!(connection.close.notified());
-            // A program that breaks off is nobody's error.
+            // A program that breaks off its connection is no error.
             let over = |cx: &mut Context<'_>| match closed.as_mut().poll(cx) {
                 Poll::Pending => served.as_mut().poll(cx).map(drop),
                 closed => closed,
@@ -123,7 +123,7 @@ impl Door {
             Ok(who) => self.routed(request, who, connection).await.unwrap_or_else(|refusal| refused(&refusal)),
             Err(refusal) => refused(&refusal),
         };
-        // A stream is still made.
+        // The answer is a stream that is still being made.
         if matches!(answer.body(), Either::Left(_)) {
             self.idle.enter(connection);
         }
@@ -177,13 +177,13 @@ impl Door {
             ["v1", "completions"] | ["v1", "chat", "completions"] => "POST",
             _ => return Err(Refusal::new(404, "not_found", format!("there is no {path} here"))),
         };
-        // A browser asks before it lets a page of another origin ask.
+        // A browser sends OPTIONS before it lets a page of another origin send a request.
         let mut answer = if request.method() == Method::OPTIONS {
             text("text/plain", String::new())
         } else {
             refused(&Refusal::new(405, "method_not_allowed", format!("{methods} is the method of this path")))
         };
-        // Whoever comes this far may ask, with whatever a program says of itself.
+        // An admitted origin may send requests, with any headers.
         let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
         let allowed = asked.unwrap_or(HeaderValue::from_static("authorization, content-type"));
         let headers = answer.headers_mut();
@@ -197,7 +197,7 @@ impl Door {
         json!({"id": self.model, "object": "model", "created": 0, "owned_by": "waggle"})
     }
 
-    /// Whether the last request was served; to the `owner` why not.
+    /// Whether the last request was served. The `owner` sees why not.
     fn health(&self, owner: bool) -> Answer {
         match self.shared.health() {
             None => whole(200, &json!({"status": "ok"})),
@@ -206,7 +206,7 @@ impl Door {
         }
     }
 
-    /// Puts a request into the queue, and answers with what comes.
+    /// Puts a request into the queue, and returns the answer or a stream of it.
     async fn asked(
         &self,
         who: usize,
@@ -243,7 +243,7 @@ impl Door {
             let ended = all(&mut events, texts).await?;
             return Ok(whole(200, &head.whole(&ended, usage(&ended, prompts))));
         }
-        // What is refused at once has a code of its own.
+        // A request that is refused at once gets its own status code.
         let first = events.recv().await.ok_or_else(gone)?;
         if let Event::Failed(refusal) = first {
             return Err(refusal);
@@ -256,12 +256,12 @@ impl Door {
     }
 }
 
-/// The worker has ended.
+/// The refusal if the worker has ended.
 fn gone() -> Refusal {
     Refusal::new(503, "proxy_stops", "the proxy ends")
 }
 
-/// `text` with the bytes that stand in it as `%` and two digits.
+/// `text` with escapes `%` and two digits replaced by their bytes.
 fn unescaped(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((first, more)) = rest.split_first() {
@@ -292,7 +292,7 @@ async fn body(request: Request<Incoming>) -> Result<Bytes, Refusal> {
     }
 }
 
-/// The texts of a request, when all are over.
+/// Waits until all texts of a request are over, and returns them.
 async fn all(events: &mut UnboundedReceiver<Event>, texts: usize) -> Result<Vec<Ended>, Refusal> {
     let mut ended = BTreeMap::new();
     while ended.len() < texts {
@@ -305,7 +305,7 @@ async fn all(events: &mut UnboundedReceiver<Event>, texts: usize) -> Result<Vec<
     Ok(ended.into_values().collect())
 }
 
-/// Sends what comes as server-sent events, from the first one on, until all texts are over or nobody reads.
+/// Sends events as server-sent events, from `first` on, until all texts are over or nobody reads them.
 async fn stream(
     mut sender: channel::Sender<Bytes>,
     first: Event,
@@ -366,7 +366,7 @@ fn refused(refusal: &Refusal) -> Answer {
     answer
 }
 
-/// The chat, which loads nothing and talks to nobody but this proxy.
+/// The page with a chat. It loads nothing, and talks only to this proxy.
 fn page() -> Answer {
     let nonce = format!("{:032x}", rand::random::<u128>());
     let mut answer = text("text/html; charset=utf-8", PAGE.replace(NONCE, &nonce));

@@ -17,26 +17,26 @@ use crate::text::Growing;
 /// A session of several turns.
 pub(super) struct Kept {
     pub(super) chat: Chat,
-    /// The messages that its cache holds, if it is a conversation of messages, and the key that said them.
+    /// If the cache holds a conversation of messages: the index of the key that sent them, and the messages.
     said: Option<(usize, Vec<Words>)>,
-    /// The key that asked last, and whether there was another one before.
+    /// The index of the key that asked last. `shared` says whether an earlier request had another key.
     asker: Option<usize>,
     shared: bool,
-    /// What opened it, until a request has paid.
+    /// The cost of opening the session, until an answer includes it.
     pub(super) opening: Option<Phases>,
-    /// The longest turn and answer.
+    /// The longest turn and answer for which the session is open.
     longest: Lengths,
-    /// Whether it was opened for the request that it answers.
+    /// Whether the session was opened for the request that it answers now.
     fresh: bool,
     used: Instant,
 }
 
-/// What comes while nobody is answered.
+/// What ends the wait between two answers.
 pub(super) enum Found<T> {
     Job(T),
-    /// Nobody can ask any more.
+    /// The channel of requests is closed.
     Over,
-    /// Nobody has asked for a while.
+    /// No request came for a while.
     Idle,
 }
 
@@ -46,7 +46,7 @@ impl Kept {
         Kept { chat, said: None, asker: None, shared: false, opening, longest, fresh, used: Instant::now() }
     }
 
-    /// Whether it is open for such a turn and answer.
+    /// Whether the session is open, with room for a turn and an answer of these lengths.
     pub(super) fn takes(&self, Lengths { prompt, tokens }: Lengths) -> bool {
         prompt <= self.longest.prompt && tokens <= self.longest.tokens && self.chat.is_open()
     }
@@ -56,7 +56,7 @@ impl Kept {
         Kept { fresh: false, ..self }
     }
 
-    /// Makes correlations until something comes of `jobs`, or nothing for so long.
+    /// Makes correlations until a job comes, or until none has come for `idle`.
     pub(super) fn wait<T>(&mut self, jobs: &Receiver<T>, idle: Duration) -> Result<Found<T>, Error> {
         let Kept { chat, used, .. } = self;
         let received = |limit: Duration| match jobs.recv_timeout(limit) {
@@ -70,7 +70,7 @@ impl Kept {
         chat.stay_until(|limit| received(limit.min(idle.saturating_sub(used.elapsed()))))
     }
 
-    /// The text that the key `who` asks for behind `ids`, in a conversation of its own; `pass` hears it.
+    /// Generates a text after `ids` for the key `who`, in a conversation of its own. `pass` hears the text.
     pub(super) fn complete(
         &mut self,
         who: usize,
@@ -88,8 +88,8 @@ impl Kept {
         Ok((spent, turn.generation))
     }
 
-    /// The answer of up to `tokens` tokens that the key `who` asks for after `messages`, and what it took. Of a turn
-    /// that is longer than this session takes, `longest` is set to the length.
+    /// Generates an answer of up to `tokens` tokens after `messages` for the key `who`. Returns the turn and its
+    /// cost. If the turn is too long for this session, `longest` is set to the turn's length.
     pub(super) fn turn(
         &mut self,
         who: usize,
@@ -100,7 +100,7 @@ impl Kept {
         longest: &mut usize,
     ) -> Result<(TurnReport, Spent), Failure> {
         self.asked_by(who);
-        // What another key has said is not confirmed to whoever guesses it.
+        // Only the same key continues a conversation. Otherwise a guess of another key's words could be confirmed.
         let said = self.said.as_ref().filter(|(key, said)| *key == who && messages.starts_with(said));
         let known = said.map_or(0, |(_, said)| said.len());
         let goes_on = (1..messages.len()).contains(&known);
@@ -118,19 +118,20 @@ impl Kept {
                     *longest = got;
                     Failure::Lost(error)
                 }
-                // Asked again it is refused again: were all of it read, its length would tell that of the answers.
+                // The conversation is kept, so that the same request is refused again. If all of it were read anew,
+                // its length would tell the answers' lengths.
                 Refused::Rereads => Failure::Refused(error),
                 _ => {
                     self.said = None;
                     Failure::Refused(error)
                 }
             },
-            // A text that could not be shown leaves a session that nothing can follow.
+            // If a text could not be shown, its session cannot be continued.
             _ if self.chat.is_open() => Failure::Broken(error),
             _ => self.failure(error, growing.text().len() > told),
         })?;
         let answer = ("assistant", growing.text().to_owned());
-        // A stop cut what the cache holds, or it has characters that nobody is shown.
+        // The cache may hold more than the program got: text after a stop, or characters that are not shown.
         let whole = turn.text == answer.1;
         self.said = whole.then(|| (who, messages.iter().cloned().chain([answer]).collect()));
         let count = turn.cost.phases.decode.per_token.len() + 1;
@@ -139,7 +140,7 @@ impl Kept {
         Ok((turn, spent))
     }
 
-    /// The key `who` asks in this session.
+    /// Notes that the key `who` asks in this session.
     fn asked_by(&mut self, who: usize) {
         self.shared |= self.asker.replace(who).is_some_and(|before| before != who);
     }
@@ -148,7 +149,8 @@ impl Kept {
         Spent::of_turn(cost, saw, goes_on, self.opening.as_ref(), self.shared)
     }
 
-    /// What `error` means, if anything was `told` before it. A server that left while nobody asked is asked again.
+    /// The kind of failure of `error`. `told` says whether a part of the answer was sent before. If the server left
+    /// between requests, the request is repeated in a new session.
     fn failure(&self, error: Error, told: bool) -> Failure {
         match self.chat.is_open() {
             true => Failure::Refused(error),

@@ -1,4 +1,4 @@
-//! A client that other programs talk to: whatever speaks the interface of OpenAI speaks privately to a server.
+//! A client that other programs use over OpenAI's interface, and that talks privately to a server for them.
 //!
 //! | part | what it does |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! | `spent` | what an answer took, and what the server saw |
 //! | `metrics` | counters |
 //!
-//! Prompts and answers are in the clear in this process and between it and the programs that use it. It is the
-//! client's, so it listens to the machine that it runs on unless it has a key.
+//! Prompts and answers are in the clear in this process, and between it and the programs that use it. So it belongs
+//! to the client, and accepts connections only from its own machine unless it has a key.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -63,11 +63,11 @@ use work::{Job, Worker};
 
 pub use error::ProxyError;
 
-/// Bytes of the shortest and the longest key of a program, and most of a file of them.
+/// Bytes of the shortest and the longest key of a program, and most bytes of a file of keys.
 const MIN_KEY: usize = 16;
 const MAX_KEY: usize = 4096;
 const MAX_KEYS: u64 = 1 << 20;
-/// Tokens of a turn and of an answer, where a model has room for them and nobody says otherwise.
+/// Default number of tokens of a turn and of an answer, if the model has room for them.
 const LENGTH: usize = 128;
 
 /// Settings of a proxy: `ProxyConfig { client, ..ProxyConfig::default() }.bind()?.run()`.
@@ -75,30 +75,31 @@ const LENGTH: usize = 128;
 pub struct ProxyConfig {
     /// The server, and the terms of its sessions.
     pub client: Client,
-    /// Address to listen on; port 0 takes a free one. Another than this machine's needs a key.
+    /// Address to listen on. Port 0 stands for any free port. An address that other machines can reach needs a key.
     pub listen: String,
-    /// The file with the keys that programs must give, one a line. The first is the owner's.
+    /// The file with the keys of programs, one on each line. The first key is the owner's.
     pub api_key: Option<PathBuf>,
-    /// Pages of other origins that may ask, such as `https://example.org`.
+    /// Other origins whose pages may send requests, such as `https://example.org`.
     pub origins: Vec<String>,
-    /// Requests that may wait; more are told to come again.
+    /// Most requests that wait. Further ones are told to come again.
     pub queue: usize,
-    /// Texts of waiting requests that go through the model side by side, at most.
+    /// Most texts of waiting requests that go through the model side by side.
     pub texts: usize,
-    /// Tokens of an answer in a conversation where a request names none. In two phases so much is prepared. If it is
-    /// not said, 128, or what the model has room for.
+    /// Default number of tokens of an answer in a conversation. In two phases, correlations for this number are
+    /// prepared. `None` stands for 128, or fewer if the model has no room.
     pub tokens: Option<usize>,
-    /// Tokens that a turn may add to a conversation before a longer session is opened for it. In two phases so much
-    /// is prepared. If it is not said, 128, or what the model has room for.
+    /// Most tokens of a turn before a longer session is opened for it. In two phases, correlations for this number
+    /// are prepared. `None` stands for 128, or fewer if the model has no room.
     pub turn_tokens: Option<usize>,
-    /// Who writes a conversation as the model wants it.
+    /// The chat template that writes a conversation in the model's form.
     pub template: Template,
-    /// Hide how long prompts of completions are, up to these lengths. They then have a session each.
+    /// Pad prompts of completions to these lengths, so that the server learns only the padded length. Each prompt
+    /// then has its own session.
     pub pad_prompt: Option<Pads>,
-    /// Whether an answer that ends goes on, unseen, to the next power of two of tokens; in conversations by default
-    /// under the policy `full`.
+    /// Whether an answer that has ended goes on, unseen, until its number of tokens is a power of two. By default
+    /// only conversations under the policy `full` do so.
     pub pad_answer: Option<bool>,
-    /// End a session in which nobody has asked for so long.
+    /// Time without a request after which the open session ends.
     pub idle: Duration,
 }
 
@@ -121,11 +122,11 @@ impl Default for ProxyConfig {
     }
 }
 
-/// What the threads of a proxy share.
+/// State that the threads of a proxy share.
 struct Shared {
     metrics: Metrics,
     waiting: AtomicUsize,
-    /// Why the last session failed.
+    /// The error of the last session, if it failed.
     health: Mutex<Option<String>>,
 }
 
@@ -135,7 +136,7 @@ impl Shared {
         self.metrics.waiting.dec();
     }
 
-    /// Whether one more of `most` may wait.
+    /// Takes a place in the queue of `most` requests. Returns whether there was one.
     fn enters_queue(&self, most: usize) -> bool {
         let enters = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < most).then_some(n + 1));
         if enters.is_ok() {
@@ -157,7 +158,7 @@ impl Shared {
         self.set_health(Some(describe(error)));
     }
 
-    /// A pass or turn is over that had so many texts.
+    /// Counts the cost of a finished pass or turn with this number of texts.
     fn paid(&self, spent: Spent, texts: usize) -> Arc<Spent> {
         self.metrics.spent(&spent, texts);
         self.set_health(None);
@@ -175,11 +176,11 @@ pub struct Proxy {
 }
 
 impl ProxyConfig {
-    /// Meets the server and listens. Programs may come from here on, and are answered by [`Proxy::run`].
+    /// Meets the server and listens. Programs may connect from then on; [`Proxy::run`] answers them.
     ///
     /// # Errors
-    /// A server that cannot be reached, is not trusted or has a model that writes no texts; an address that cannot be
-    /// taken, or that others reach without a key.
+    /// If the server cannot be reached, is not trusted, or has a model that writes no texts. If the address cannot be
+    /// taken, or if other machines can reach it and there is no key.
     pub fn bind(self) -> Result<Proxy, ProxyError> {
         let keys = self.api_key.as_deref().map_or_else(|| Ok(Vec::new()), api_keys)?;
         let bad = |source| ServeError::Listen { address: self.listen.clone(), source };
@@ -217,8 +218,8 @@ impl ProxyConfig {
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
 
-    /// What is public about the server's model, `terms` with what it reveals, and the session that stays open, if the
-    /// server has such ones.
+    /// Meets the server. Returns the public part of its model, the agreed terms, and the session that stays open, if
+    /// the server holds conversations.
     fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<Chat>), Error> {
         let under = |agreed: &Terms| {
             let open = Open { reveal: false, ..terms.open };
@@ -237,20 +238,21 @@ impl ProxyConfig {
         let session = self.client.open(terms, wanted, &mut log)?;
         let (model, terms) = (session.model().clone(), under(session.terms()));
         drop(session);
-        // The model may have room for shorter ones.
+        // The model may have room only for shorter turns and answers.
         let shorter = self.usual(model.spec.max_positions());
         let chat = if shorter == usual { None } else { talk(shorter)? };
         Ok((model, terms, chat))
     }
 
-    /// The longest turn and answer of a session in a model of so many positions, unless a request wants longer ones.
+    /// The longest turn and answer of a session with a model of `positions` positions, unless a request needs longer
+    /// ones.
     fn usual(&self, positions: usize) -> Lengths {
         let room = |taken: Option<usize>| positions.saturating_sub(taken.unwrap_or(positions / 2)).clamp(1, LENGTH);
         let prompt = self.turn_tokens.unwrap_or_else(|| room(self.tokens));
         Lengths { prompt, tokens: self.tokens.unwrap_or_else(|| room(Some(prompt))) }
     }
 
-    /// Opens a session for such turns and answers.
+    /// Opens a session for turns and answers up to these lengths.
     fn talk(&self, Lengths { prompt, tokens }: Lengths) -> Result<Chat, Error> {
         let options = ChatOptions::default().turn_tokens(prompt).tokens(tokens);
         Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut log)
@@ -284,7 +286,7 @@ fn api_keys(path: &Path) -> Result<Vec<blake3::Hash>, ProxyError> {
     keys.into_iter().map(digest).collect()
 }
 
-/// Logs what a user should look at, in one line.
+/// Logs an event that the user should notice, in one line.
 fn log(event: Event<'_>) -> Flow {
     match event {
         Event::Template(address, template) => {
@@ -296,7 +298,7 @@ fn log(event: Event<'_>) -> Flow {
     Flow::GoOn
 }
 
-/// A session, unless this party or the server would not begin it: another kind of session may do.
+/// The session, or `None` if this party or the server refused to begin it. Another kind of session may then work.
 fn granted(session: Result<Chat, Error>) -> Result<Option<Chat>, Error> {
     match session {
         Err(Error::Session(error)) if error.net().is_none() => Ok(None),
@@ -315,10 +317,10 @@ impl Proxy {
         self.door.model()
     }
 
-    /// Ends at SIGTERM and SIGINT: what runs is broken off. A second signal ends the process.
+    /// Lets SIGTERM and SIGINT end the proxy. Running requests are broken off. A second signal ends the process.
     ///
     /// # Errors
-    /// If the system does not tell signals.
+    /// If signals cannot be handled.
     pub fn until_signalled(self) -> Result<Self, Error> {
         let stop = Arc::clone(&self.stop);
         let waits = on_signal(move |_| stop.notify_one());
@@ -326,7 +328,7 @@ impl Proxy {
         Ok(self)
     }
 
-    /// Answers programs until somebody stops it.
+    /// Answers programs until a signal ends the proxy.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -343,7 +345,7 @@ impl Proxy {
             stop.notified().await;
             Ok(())
         });
-        // Whoever waits for an answer is gone with it, and the worker ends what it does.
+        // This closes all connections. The worker then notices that nobody waits for its answers.
         drop(runtime);
         served.map_err(system("wait for connections"))?;
         thread.join().map_err(|_| Error::Panicked)

@@ -1,8 +1,8 @@
-//! What the tokens of a text were worth.
+//! Log-probabilities of the tokens of a text.
 //!
-//! A token may be a part of a character, or no text at all. The interface names tokens by text, so parts are
-//! named by their bytes, as OpenAI names them, and by their words in the tokenizer's file: no two of a place share a
-//! name.
+//! The interface names tokens by their text, but a token may be a part of a character, or have no text. A part of a
+//! character is named by its bytes, as OpenAI does, and a special token by its word in the tokenizer's file. No two
+//! tokens of a position share a name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::str::from_utf8;
@@ -13,22 +13,24 @@ use serde_json::Value;
 use waggle_model::argmax;
 use waggle_tokenizer::{Tokenizer, TokenizerError};
 
-/// What the tokens of a text were worth, in the interface's form for completions, and `bytes` beside it.
+/// Log-probabilities of the tokens of a text, in the interface's form for completions, with the additional field
+/// `bytes`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Logprobs {
     tokens: Vec<String>,
-    /// The logarithm of each token's probability; `None` for the first token, which nothing predicts.
+    /// The logarithm of each token's probability; `None` for a first token that no logits predict.
     token_logprobs: Vec<Option<f64>>,
-    /// The likeliest tokens of each place, and the token itself.
+    /// The likeliest tokens at each position, and the position's own token.
     top_logprobs: Vec<Option<BTreeMap<String, f64>>>,
-    /// Where each token begins in the text, in characters; a part of a character where that begins.
+    /// The index of the character in the text at which each token begins. A part of a character has that character's
+    /// index.
     text_offset: Vec<usize>,
-    /// What each token adds to the text.
+    /// The bytes that each token adds to the text.
     bytes: Vec<Vec<u8>>,
 }
 
 impl Logprobs {
-    /// Leaves out the tokens that begin behind so many characters.
+    /// Drops the tokens that begin after this number of characters.
     pub(super) fn cut(&mut self, characters: usize) {
         let left = self.text_offset.partition_point(|offset| *offset < characters);
         self.tokens.truncate(left);
@@ -39,21 +41,21 @@ impl Logprobs {
     }
 }
 
-/// A token by itself.
+/// The name of a token and its bytes.
 #[derive(Clone, Debug, PartialEq)]
 struct Piece {
     name: String,
     bytes: Vec<u8>,
 }
 
-/// The tokens of a vocabulary, each by itself.
+/// Names and bytes of the tokens of a vocabulary.
 pub(super) struct Pieces {
     known: HashMap<u32, Piece>,
-    /// Whether each byte that is no text is shown by itself.
+    /// Whether the decoder shows each byte that is not UTF-8 as a replacement character of its own.
     single: bool,
 }
 
-/// What is read of a `tokenizer.json`.
+/// The parts of a `tokenizer.json` that are read.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -98,18 +100,18 @@ impl Pieces {
             Some((id, Piece { name: format!("bytes:{digits}"), bytes }))
         };
         let mut known: HashMap<u32, Piece> = model.vocab.into_iter().filter_map(part).collect();
-        // Texts have no special tokens.
+        // Special tokens add nothing to a text.
         let special = added_tokens.unwrap_or_default().into_iter().filter(|token| token.special);
         known.extend(special.map(|token| (token.id, Piece { name: token.content, bytes: Vec::new() })));
         Ok(Pieces { known, single })
     }
 
-    /// `id` behind another token. The tokenizer is asked once.
+    /// The token `id` as it is after another token. The tokenizer is asked only once for each token.
     fn of(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<Piece, TokenizerError> {
         if let Some(piece) = self.known.get(&id) {
             return Ok(piece.clone());
         }
-        // Behind itself, because many decoders leave out the space before the first token.
+        // The token is decoded after itself, because many decoders leave out the space before a first token.
         let mut stream = tokenizer.stream(&[id]);
         let name = stream.push(id)? + &stream.finish()?;
         let piece = Piece { bytes: name.clone().into_bytes(), name };
@@ -118,8 +120,8 @@ impl Pieces {
     }
 }
 
-/// The letter that stands for `byte` in a vocabulary of GPT-2's kind: those that are no letters of Latin-1 have one
-/// behind it, in their order.
+/// The letter that stands for `byte` in a vocabulary of GPT-2's kind. Bytes that are not printable in Latin-1 have
+/// letters from U+0100 on, in order.
 fn letter(byte: u8) -> char {
     let is_letter = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let hidden = || (0..byte).filter(|byte| !is_letter(byte)).count() as u32;
@@ -127,16 +129,16 @@ fn letter(byte: u8) -> char {
     char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The characters of a text that comes as bytes.
+/// Counts the characters of a text that comes as bytes.
 #[derive(Default)]
 struct Characters {
     whole: usize,
-    /// Bytes that may become one.
+    /// Bytes that may become a character.
     open: Vec<u8>,
 }
 
 impl Characters {
-    /// The character where `bytes` begin; `single` if each byte that is no text is shown by itself.
+    /// Appends `bytes`, and returns the index of the character at which they begin. `single` is as in [`Pieces`].
     fn push(&mut self, bytes: &[u8], single: bool) -> usize {
         let mut begins = None;
         for byte in bytes {
@@ -151,16 +153,16 @@ impl Characters {
                 self.whole += 1;
                 self.open.clear();
             }
-            // A byte that ends a character is the last one's.
+            // A byte that ends a character belongs to the last character.
             begins.get_or_insert(self.whole - usize::from(self.open.is_empty()));
         }
         begins.unwrap_or(self.whole)
     }
 }
 
-/// The tokens `ids`, before whose second one the first row of `rows` stands; the first has none, unless there are as
-/// many rows as tokens. The likeliest `likeliest` of each place are named. They are all of a text if it `begins` with
-/// them.
+/// The log-probabilities of the tokens `ids`, by the logits `rows`. The last rows belong to the last tokens, so with
+/// one row fewer than tokens the first token has none. The `likeliest` likeliest tokens of each position are named.
+/// `begins` says whether the text begins with these tokens.
 pub(super) fn logprobs(
     tokenizer: &Tokenizer,
     pieces: &mut Pieces,
@@ -176,7 +178,7 @@ pub(super) fn logprobs(
     for (at, id) in ids.iter().enumerate() {
         let mut piece = pieces.of(tokenizer, *id)?;
         if empty && from_utf8(&piece.bytes).is_ok_and(|text| !text.is_empty()) {
-            // Without the space that a decoder leaves out at the beginning.
+            // The first token's text, without the space that a decoder leaves out at the beginning.
             let first = tokenizer.decode(&ids[..=at])?;
             piece.bytes = first.clone().into_bytes();
             piece.name = if first.is_empty() { piece.name } else { first };
@@ -206,13 +208,13 @@ pub(super) fn logprobs(
     Ok(out)
 }
 
-/// The logarithm of the sum of exponentials.
+/// The logarithm of the sum of the exponentials of `row`.
 fn log_sum(row: ArrayView1<f32>) -> f64 {
     let most = f64::from(row[argmax(row)]);
     most + row.iter().map(|x| (f64::from(*x) - most).exp()).sum::<f64>().ln()
 }
 
-/// The places of the `count` largest entries, of equal ones the first.
+/// The indices of the `count` largest entries. Of equal entries, the first ones are taken.
 fn largest(row: ArrayView1<f32>, count: usize) -> Vec<usize> {
     let order = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
     let mut places: Vec<usize> = (0..row.len()).collect();
@@ -231,7 +233,8 @@ mod tests {
 
     use super::*;
 
-    /// The tokens `ids` of a tokenizer with these parts, with the three likeliest of seven at each place.
+    /// The log-probabilities of `ids` with a tokenizer of these parts, with the three likeliest of seven tokens at
+    /// each position.
     fn named(decoder: Value, vocab: Value, ids: &[u32], begins: bool) -> Logprobs {
         let file = json!({
             "added_tokens": [{"id": 6, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -249,7 +252,7 @@ mod tests {
     #[test]
     fn parts_of_characters_are_told_apart() {
         let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
-        // U+1F600 in two parts, a byte that is no text, U+FFFD itself, and two tokens without a text.
+        // U+1F600 in two parts, a byte that is not UTF-8, U+FFFD itself, and two tokens without a text.
         let vocab = json!({"a": 0, "\u{f0}\u{141}": 1, "\u{13a}\u{122}": 2, "\u{ff}": 3, "\u{ef}\u{bf}\u{bd}": 4,
             "?": 5, "<s>": 6});
         let found = named(level, vocab, &[6, 0, 1, 2, 3, 4, 1, 0], true);
@@ -269,7 +272,7 @@ mod tests {
             {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "},
             {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]});
         let vocab = json!({"\u{2581}Once": 0, "\u{2581}upon": 1, "x": 2, "<0x78>": 3, "<0xE4>": 4, "?": 5, "<s>": 6});
-        // The first space is none of the text, but one of a text that goes on.
+        // A text does not begin with the first token's space, but a continued text does.
         let found = named(decoder.clone(), vocab.clone(), &[6, 0, 1, 2, 4, 4, 3], true);
         assert_eq!(found.tokens, ["<s>", "Once", " upon", "x", r"bytes:\xe4", r"bytes:\xe4", "x"]);
         assert_eq!(found.text_offset, [0, 0, 4, 9, 10, 11, 12]);

@@ -49,7 +49,7 @@ impl Metrics {
         self.answers.get_or_create(&[("code", status.to_string())]).inc();
     }
 
-    /// A pass or turn is over, with so many texts.
+    /// Counts the cost of a finished pass or turn with this number of texts.
     pub(super) fn spent(&self, spent: &Spent, texts: usize) {
         let session = match spent.session {
             ReadIn::Own => "own",

@@ -1,4 +1,4 @@
-//! The texts of a session: who hears which token, and who has ended.
+//! The texts of a session: hands each token to its text, and answers texts that have ended.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) struct Member<'a> {
     /// The text until it is answered.
     pub(super) text: Option<Text>,
     stream: Option<TextStream<'a>>,
-    /// Tokens of the answer that count.
+    /// Tokens of the answer, without unseen ones.
     pub(super) ids: Vec<u32>,
 }
 
@@ -25,12 +25,12 @@ impl<'a> Member<'a> {
         Member { text: Some(text), stream, ids: Vec::new() }
     }
 
-    /// Whether nothing more is wanted.
+    /// Whether the text needs no further token.
     fn over(&self) -> bool {
         self.text.as_ref().is_none_or(|text| text.growing.over())
     }
 
-    /// A text that cannot be shown ends with an error.
+    /// Hands `token` to the text. A text that cannot be shown ends with an error.
     fn hear(&mut self, token: u32, ends: &[u32]) {
         if let Err(error) = self.show(token, ends)
             && let Some(text) = self.text.take()
@@ -56,7 +56,7 @@ impl<'a> Member<'a> {
             }
         };
         if let Some(reason) = end {
-            // What is left of a character that is not whole.
+            // The rest of an incomplete character.
             if let Some(stream) = self.stream.take() {
                 growing.hear(&stream.finish()?);
             }
@@ -74,33 +74,33 @@ pub(super) struct Pass<'a> {
     /// The member that hears the next token.
     at: usize,
     passes: usize,
-    /// The session, if it is for these texts alone: a text is answered when it has ended, and the session may end
-    /// without them, when nobody hears them any more.
+    /// The session, if it is for these texts alone. Each text is then answered when it has ended, and the session may
+    /// be abandoned when nobody waits for any of its texts.
     own: Option<Own>,
-    /// Whether a text was answered.
+    /// Whether any text was answered already.
     answered: bool,
 }
 
 impl<'a> Pass<'a> {
-    /// A pass of `texts`, which `ends` end.
+    /// A pass of `texts`, which end at any token of `ends`.
     pub(super) fn new(texts: impl Iterator<Item = Text>, tokenizer: &'a Tokenizer, ends: Vec<u32>) -> Self {
         let members = texts.map(|text| Member::new(text, tokenizer)).collect();
         Pass { members, ends, at: 0, passes: 0, own: None, answered: false }
     }
 
-    /// This pass, in a session that serves nobody else.
+    /// This pass, in a session for its texts alone.
     pub(super) fn in_own(self, own: Own) -> Self {
         Pass { own: Some(own), ..self }
     }
 
-    /// Tokens that count, of all texts.
+    /// Number of tokens of all texts, without unseen ones.
     pub(super) fn tokens(&self) -> usize {
         self.members.iter().map(|member| member.ids.len()).sum()
     }
 }
 
 impl Pass<'_> {
-    /// Hands the tokens of the session out.
+    /// Hands each token of the session to its text.
     pub(super) fn hear(&mut self, event: Event<'_>) -> Flow {
         match event {
             Event::GoesOn if self.is_abandoned() => return Flow::Abandon,
@@ -123,7 +123,8 @@ impl Pass<'_> {
         Flow::GoOn
     }
 
-    /// Answers texts that have ended. What tokens are worth is known at the end of the session.
+    /// Answers texts that have ended. Texts with log-probabilities wait, as these are known only at the end of the
+    /// session.
     fn answer(&mut self, so_far: &mut dyn FnMut() -> Phases) {
         let Pass { members, passes, own: Some(own), answered, .. } = self else { return };
         let ended = |text: &mut Text| text.growing.reason.is_some() && text.likeliest.is_none();
@@ -136,7 +137,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether nobody hears any of the texts any more.
+    /// Whether nobody waits for any of the texts any more.
     fn is_abandoned(&self) -> bool {
         let mut texts = self.members.iter().filter_map(|member| member.text.as_ref());
         self.own.is_some() && !self.answered && !texts.any(|text| text.growing.heard())
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
     use crate::text::{Event, Growing};
 
-    /// A tokenizer whose process dies of every request after the first `requests`.
+    /// A tokenizer whose process dies at every request after the first `requests`.
     fn mortal(dir: &Path, requests: usize) -> Tokenizer {
         let asked = dir.join("asked");
         std::fs::write(&asked, "").unwrap();

@@ -1,4 +1,5 @@
-//! What came to nothing: what may be tried instead, and what a program is told, as the interface has it.
+//! Failures of requests: whether something else may be tried, and the refusal for the program, in the interface's
+//! form.
 
 use serde_json::{Value, json};
 use waggle::{ChatError, Error, Refusal as Refused, describe};
@@ -7,7 +8,7 @@ use waggle_tokenizer::TokenizerError;
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The code of HTTP.
+    /// The HTTP status code.
     pub(super) status: u16,
     /// The reason, for programs.
     pub(super) code: &'static str,
@@ -22,7 +23,7 @@ impl Refusal {
         Refusal { status, code, param: None, message: message.into() }
     }
 
-    /// A parameter that is wrong.
+    /// The refusal of a wrong parameter.
     pub(super) fn of(param: &str, message: impl Into<String>) -> Self {
         Refusal { param: Some(param.into()), ..Refusal::new(400, "invalid_value", message) }
     }
@@ -43,18 +44,18 @@ impl Refusal {
     }
 }
 
-/// A text or a turn that came to nothing.
+/// The failure of a text or a turn.
 pub(super) enum Failure {
-    /// Nothing has happened, and another way may do.
+    /// Nothing has happened. Another kind of session may work.
     Refused(Error),
-    /// Nothing was told, and the same may do in another session.
+    /// No part of the answer was sent. The same request may work in another session.
     Lost(Error),
     /// The session is over.
     Broken(Error),
 }
 
 impl Failure {
-    /// A failure of a session that has told nothing yet.
+    /// The failure of a session that has not sent any part of an answer.
     pub(super) fn of(error: impl Into<Error>) -> Self {
         let error = error.into();
         if never_began(&error) { Failure::Refused(error) } else { Failure::Broken(error) }
@@ -66,7 +67,7 @@ impl Failure {
     }
 }
 
-/// Whether no session was begun: this party or the server would not.
+/// Whether the session never began, because this party or the server refused it.
 fn never_began(error: &Error) -> bool {
     match error {
         Error::Session(error) => {
@@ -76,7 +77,7 @@ fn never_began(error: &Error) -> bool {
     }
 }
 
-/// What a program is told of `error`.
+/// The refusal that a program gets for `error`.
 pub(super) fn refusal(error: &Error) -> Refusal {
     let message = describe(error);
     let too_long = |error: &waggle_session::Error| {
@@ -103,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// A tokenizer that has died is nothing that a program could mend.
+    /// A program cannot mend a tokenizer that has died.
     #[test]
     fn what_is_not_the_programs_fault_is_an_error_of_ours() {
         let step = || "encode".to_owned();

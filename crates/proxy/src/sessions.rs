@@ -1,4 +1,4 @@
-//! Sessions with the server: one that stays open, and those that end with their texts.
+//! Sessions with the server: one that stays open, and others that end with their texts.
 
 use std::sync::Arc;
 
@@ -20,14 +20,15 @@ use crate::{ProxyConfig, Shared};
 /// The session in which texts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The one that stays open, for a single text.
+    /// In the session that stays open. It takes a single text.
     Kept,
-    /// One of their own, side by side.
+    /// In a session of their own, side by side.
     Own,
 }
 
 impl Way {
-    /// The way for `texts`, if the server `talks`: it has sessions of several turns, which score no prompt.
+    /// The way for `texts`. `talks` says whether the server has sessions of several turns. Those give no logits of
+    /// prompts.
     pub(super) fn of(texts: &[Text], talks: bool) -> Self {
         match texts {
             [text] if talks && !text.scores() => Way::Kept,
@@ -36,7 +37,7 @@ impl Way {
     }
 }
 
-/// What sessions with the server need, and the one that is open.
+/// The data that sessions with the server need, and the open session.
 pub(super) struct Sessions {
     pub(super) config: ProxyConfig,
     pub(super) terms: Terms,
@@ -64,7 +65,7 @@ impl Sessions {
         Ok(Sessions { config, terms, model, tokenizer: Arc::new(tokenizer), pieces, kept, talks, shared })
     }
 
-    /// Answers `texts` this way. If it fails, `texts` are those without an answer.
+    /// Answers `texts` in this way. After a failure, `texts` are those without an answer.
     pub(super) fn read(&mut self, way: Way, texts: &mut Vec<Text>) -> Result<(), Failure> {
         let lengths = self.lengths(texts).map_err(Failure::of)?;
         let samplers = texts.iter().map(|text| text.sampler(&self.terms));
@@ -78,7 +79,7 @@ impl Sessions {
         }
     }
 
-    /// The text behind `ids` in the session that stays open.
+    /// Reads a single text in the session that stays open.
     fn read_in_kept(
         &mut self,
         texts: &mut Vec<Text>,
@@ -103,7 +104,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// `texts` side by side in a session of their own.
+    /// Reads `texts` side by side in a session of their own.
     fn read_in_own(
         &mut self,
         texts: &mut Vec<Text>,
@@ -130,14 +131,14 @@ impl Sessions {
         let done = match done {
             Ok(outcome) => Ok((Spent::of_pass(own, &outcome, samplers.len()), outcome.generation)),
             Err(error) if pass.tokens() == 0 => Err(Failure::of(error)),
-            // What was told cannot be told again.
+            // Text that was sent cannot be sent again.
             Err(error) => Err(Failure::Broken(error.into())),
         };
         self.finish(texts, pass, length, done)
     }
 
-    /// Ends the texts of `pass`, whose prompts have `length` tokens, when its session is `done`. If it failed, they
-    /// are `texts` again.
+    /// Ends the texts of `pass`, whose prompts have `length` tokens, when its session is `done`. If the session
+    /// failed, they go back into `texts`.
     fn finish(
         &mut self,
         texts: &mut Vec<Text>,
@@ -166,7 +167,8 @@ impl Sessions {
         }
     }
 
-    /// The worth of the tokens of each of `members`, if that is asked; their prompts have `count` tokens.
+    /// The log-probabilities of the tokens of each of `members`, if they are asked for. The padded prompts have
+    /// `count` tokens.
     fn worth(
         &mut self,
         members: &[Member],
@@ -186,7 +188,7 @@ impl Sessions {
                 all.push(None);
                 continue;
             };
-            // The rows of the prompt begin with those of its padding.
+            // The rows of the prompt begin with the rows of its padding.
             let first = first + if scores { count - text.ids.len() } else { 0 };
             let prompt: &[u32] = if scores { &text.ids } else { &[] };
             let ids = [prompt, ids].concat();
@@ -200,8 +202,8 @@ impl Sessions {
         Ok(all)
     }
 
-    /// The next answer of a conversation in the session that stays open, which takes turns of up to `longest` tokens:
-    /// tokens that were read and generated, and what it took.
+    /// Generates the next answer of a conversation in the session that stays open, which takes turns of up to
+    /// `longest` tokens. Returns the number of tokens read, the number of tokens generated, and the cost.
     pub(super) fn turn(
         &mut self,
         who: usize,
@@ -213,7 +215,7 @@ impl Sessions {
         let mut sampler = wanted.sampling.sampler(&self.terms).map_err(Failure::of)?;
         let kept = self.ensure(Lengths { prompt: *longest, tokens })?;
         let done = kept.turn(who, messages, tokens, &mut sampler, growing, longest);
-        // Nothing can follow what was broken.
+        // A broken session cannot be continued.
         self.kept.take_if(|_| matches!(done, Err(Failure::Broken(_))));
         let (turn, spent) = done?;
         if turn.tokens.last().is_some_and(|token| self.model.spec.eos().contains(token)) {
@@ -222,7 +224,8 @@ impl Sessions {
         Ok((turn.prompt_tokens, turn.tokens.len(), self.shared.paid(spent, 1)))
     }
 
-    /// The session that stays open, for such a turn and answer: a longer one is opened if it is too short for them.
+    /// The session that stays open. If it is too short for a turn and an answer of the lengths `wanted`, a longer one
+    /// is opened in its place.
     fn ensure(&mut self, wanted: Lengths) -> Result<&mut Kept, Failure> {
         let kept = match self.kept.take() {
             Some(kept) if kept.takes(wanted) => kept.again(),
@@ -242,7 +245,7 @@ impl Sessions {
         self.config.usual(self.model.spec.max_positions())
     }
 
-    /// The lengths of a session for `texts`, padding included.
+    /// The lengths of the session for `texts`, padding included.
     fn lengths(&self, texts: &[Text]) -> Result<Lengths, PromptError> {
         let longest = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0);
         let tokens = texts.iter().map(|text| text.tokens).max().unwrap_or(0).max(1);
@@ -251,7 +254,7 @@ impl Sessions {
         Ok(Lengths { prompt, tokens })
     }
 
-    /// Ends the session that is open.
+    /// Ends the open session.
     pub(super) fn close(&mut self) {
         if let Some(kept) = self.kept.take()
             && kept.chat.is_open()

@@ -1,4 +1,4 @@
-//! What an answer took, and what the server saw of it.
+//! The cost of an answer, and the numbers that the server saw of it.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -6,32 +6,32 @@ use waggle_report::Phases;
 use waggle_session::party::Outcome;
 use waggle_session::party::chat::TurnCost;
 
-/// Where a text was read.
+/// The kind of session in which a text was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ReadIn {
     /// In a session of its own or of its pass.
     Own,
-    /// In a session with texts of other requests, or after turns of other keys: what it took would tell of them.
+    /// In a session with texts of other requests, or after turns of other keys. Its cost would tell of them.
     Shared,
-    /// In a session that was opened for it and stays open.
+    /// In a session that was opened for this text and stays open.
     New,
-    /// In a session that was open.
+    /// In a session that was open already.
     Kept,
 }
 
 /// A session that ends with its texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
-    /// Every session has another one.
+    /// A random number that tells sessions apart.
     pub(super) number: u64,
     session: ReadIn,
-    /// Tokens that were read of each prompt, with those of padding.
+    /// Tokens of each prompt, padding included.
     prompt_tokens: usize,
 }
 
 impl Own {
-    /// A session with prompts of `prompt_tokens` tokens, of several requests if it is `shared`.
+    /// A session with prompts of `prompt_tokens` tokens. `shared` says that they are of several requests.
     pub(super) fn new(shared: bool, prompt_tokens: usize) -> Self {
         Own { number: rand::random(), session: if shared { ReadIn::Shared } else { ReadIn::Own }, prompt_tokens }
     }
@@ -40,15 +40,16 @@ impl Own {
 /// The cost of a pass or of a turn, in the form in which programs get it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Spent {
-    /// Bytes and flows from the request to the end of the answer, both ways, with what opened the session.
+    /// Bytes both ways from the request to the end of the answer, including those that opened the session. So are
+    /// `flows` and `seconds`.
     pub(super) bytes: u64,
     pub(super) flows: u64,
     pub(super) seconds: f64,
-    /// Bytes that were sent while nobody waited, for correlations.
+    /// Bytes for correlations that were made while nobody waited.
     pub(super) prepared_bytes: u64,
     pub(super) session: ReadIn,
     pub(super) server_saw: Saw,
-    /// The session, of which a text that ended earlier knows less.
+    /// The number of the session. Of its texts, one that ended earlier has smaller costs.
     #[serde(skip)]
     pub(super) number: u64,
 }
@@ -56,15 +57,15 @@ pub(super) struct Spent {
 /// The numbers that the server learns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Saw {
-    /// Whether it goes on after earlier turns, which were not read again.
+    /// Whether the turn continues earlier turns, which were not read again.
     pub(super) continues: bool,
     /// Places for texts that are read side by side.
     pub(super) texts: usize,
-    /// Tokens that were read of each, with those of padding.
+    /// Tokens of each prompt, padding included.
     pub(super) prompt_tokens: usize,
-    /// Tokens that were generated of each, with unseen ones.
+    /// Tokens that were generated for each text, including unseen ones.
     pub(super) tokens: usize,
-    /// Seconds of the prompt, and on average of a token after the first.
+    /// Seconds of the prompt. `token_seconds` is the average of a token after the first.
     pub(super) prompt_seconds: f64,
     pub(super) token_seconds: f64,
 }
@@ -93,20 +94,20 @@ impl Spent {
         }
     }
 
-    /// What the session `own` with so many places took, when it is over.
+    /// The cost of the finished session `own` with `places` texts.
     pub(super) fn of_pass(own: Own, outcome: &Outcome, places: usize) -> Self {
         let phases = Phases::new(&outcome.entries, outcome.per_token.clone());
         Spent::so_far(own, &phases, places, outcome.generation.count)
     }
 
-    /// What the session `own` took up to so many passes, of which there may be more.
+    /// The cost of the session `own` with `places` texts up to now, after `passes` passes.
     pub(super) fn so_far(own: Own, phases: &Phases, places: usize, passes: usize) -> Self {
         let Own { number, session, prompt_tokens } = own;
         Spent { number, ..Spent::new(&[phases], 0, session, false, [places, prompt_tokens, passes]) }
     }
 
-    /// What a turn took in which `read` tokens were read and `tokens` generated; `opening` is what a session took
-    /// that was opened for it. The session is `shared` if it had turns of other keys.
+    /// The cost of a turn in which `read` tokens were read and `tokens` generated. `opening` is the cost of opening
+    /// the session, if it was opened for this turn. `shared` says that the session had turns of other keys.
     pub(super) fn of_turn(
         cost: &TurnCost,
         [read, tokens]: [usize; 2],
@@ -123,7 +124,7 @@ impl Spent {
         Spent::new(&phases, cost.before.offline.bytes(), session, continues, [1, read, tokens])
     }
 
-    /// What a program is told of it.
+    /// The costs that a program is told.
     pub(super) fn told(&self) -> Value {
         match self.session {
             ReadIn::Shared => json!({ "session": self.session }),

@@ -1,4 +1,4 @@
-//! One text that grows: its words as they come, and where it stops.
+//! A growing text: sends its words as they come, and ends it at a stop.
 
 use std::sync::Arc;
 
@@ -11,44 +11,44 @@ use crate::logprobs::Logprobs;
 use crate::refusal::Refusal;
 use crate::spent::Spent;
 
-/// What a program hears of its request.
+/// An event of a request, for the program that sent it.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    /// The text of this number goes on.
+    /// A piece of the text with this number.
     Piece(usize, String),
-    /// The text of this number is over.
+    /// The end of the text with this number.
     End(usize, Box<Ended>),
-    /// Nothing more will come.
+    /// The request failed. No event follows.
     Failed(Refusal),
 }
 
-/// A text that is over.
+/// A finished text.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) text: String,
-    /// Why it ends.
+    /// The reason for the end.
     pub(super) reason: &'static str,
     pub(super) logprobs: Option<Logprobs>,
     pub(super) prompt_tokens: usize,
     pub(super) tokens: usize,
-    /// `None` where the server had nothing to do.
+    /// The cost; `None` if the server had nothing to do.
     pub(super) spent: Option<Arc<Spent>>,
 }
 
-/// Where the events of a request go. A program that has left takes none.
+/// The sender of a request's events. Sending fails if the program has left.
 pub(super) type Out = UnboundedSender<Event>;
 
-/// A text while it grows, and who hears it.
+/// A growing text, and the sender of its pieces.
 pub(super) struct Growing {
     out: Out,
     index: usize,
     stops: Vec<String>,
     text: String,
-    /// Bytes of it that were told.
+    /// Bytes of the text that were sent.
     told: usize,
-    /// Whether one of its tokens was heard in part, or not at all, because of a stop.
+    /// Whether a stop cut off text of a token that was generated.
     pub(super) cut: bool,
-    /// Why it is over, if it is.
+    /// The reason for the end; `None` while the text grows.
     pub(super) reason: Option<&'static str>,
 }
 
@@ -63,37 +63,37 @@ impl Growing {
         &self.text
     }
 
-    /// Whether anybody hears it.
+    /// Whether the program still waits for the text.
     pub(super) fn heard(&self) -> bool {
         !self.out.is_closed()
     }
 
-    /// Whether the same request asked for `other`.
+    /// Whether `other` is a text of the same request.
     pub(super) fn is_of_the_request_of(&self, other: &Growing) -> bool {
         self.out.same_channel(&other.out)
     }
 
-    /// Whether nothing more is wanted.
+    /// Whether the text has ended or the program has left.
     pub(super) fn over(&self) -> bool {
         self.reason.is_some() || !self.heard()
     }
 
-    /// Tells `text`, in which nothing stops.
+    /// Sends `text`, in which stops are not looked for.
     pub(super) fn begin(&mut self, text: &str) {
         self.text.push_str(text);
         self.tell(self.text.len());
     }
 
-    /// The text goes on with `piece`.
+    /// Appends `piece`, and ends the text if it contains a stop.
     pub(super) fn hear(&mut self, piece: &str) {
         if self.reason.is_some() {
             return;
         }
         let before = self.told;
         self.text.push_str(piece);
-        // What was told holds no beginning of a stop.
+        // Text that was sent does not contain the beginning of a stop.
         let new = &self.text[before..];
-        // A search begins by looking through what it searches for.
+        // A search first reads the whole stop, so stops that are too long are skipped.
         let short = self.stops.iter().filter(|stop| stop.len() <= new.len());
         let found = short.filter_map(|stop| new.find(&**stop)).min();
         match found {
@@ -106,7 +106,7 @@ impl Growing {
         }
     }
 
-    /// The answer of a conversation, which the chat gives as text.
+    /// Takes the pieces of a conversation's answer from the chat's events.
     pub(super) fn watch(&mut self, event: waggle::Event<'_>) -> Flow {
         if let waggle::Event::Text(text) = event {
             self.hear(text);
@@ -114,7 +114,7 @@ impl Growing {
         if self.over() { Flow::EndText } else { Flow::GoOn }
     }
 
-    /// The text ends here.
+    /// Ends the text.
     pub(super) fn end(&mut self, reason: &'static str) {
         if self.reason.is_none() {
             self.reason = Some(reason);
@@ -122,7 +122,7 @@ impl Growing {
         }
     }
 
-    /// Bytes at the end of the text, behind `from`, that may be the beginning of a stop.
+    /// Number of bytes at the end of the text, after `from`, that may be the beginning of a stop.
     fn held_back(&self, from: usize) -> usize {
         let text = &self.text.as_bytes()[from..];
         let of = |stop: &String| {
@@ -130,19 +130,19 @@ impl Growing {
             (1..=text.len().min(stop.len() - 1)).rev().find(|n| text.ends_with(&stop[..*n])).unwrap_or(0)
         };
         let most = self.stops.iter().map(of).max().unwrap_or(0);
-        // Only whole characters are told.
+        // Only whole characters are sent.
         (most..).find(|n| self.text.is_char_boundary(self.text.len() - n)).unwrap_or(most)
     }
 
     fn tell(&mut self, end: usize) {
         if end > self.told {
-            // Whoever has left needs no piece.
+            // A program that has left needs no piece.
             let _ = self.out.send(Event::Piece(self.index, self.text[self.told..end].to_owned()));
             self.told = end;
         }
     }
 
-    /// Tells that the text is over.
+    /// Sends the end of the text.
     pub(super) fn finish(
         mut self,
         prompt_tokens: usize,
@@ -156,7 +156,7 @@ impl Growing {
         let _ = out.send(Event::End(index, Box::new(Ended { text, reason, logprobs, prompt_tokens, tokens, spent })));
     }
 
-    /// Tells that the request came to nothing.
+    /// Sends the failure of the request.
     pub(super) fn fail(self, refusal: &Refusal) {
         let _ = self.out.send(Event::Failed(refusal.clone()));
     }
@@ -164,26 +164,26 @@ impl Growing {
 
 /// One text of a request.
 pub(super) struct Text {
-    /// The place of the key that asked.
+    /// The index of the key that asked.
     pub(super) who: usize,
     pub(super) ids: Vec<u32>,
-    /// Most tokens of it.
+    /// Most tokens of the text.
     pub(super) tokens: usize,
     pub(super) sampling: Sampling,
-    /// How many of the likeliest tokens are named.
+    /// Number of the likeliest tokens to name.
     pub(super) likeliest: Option<usize>,
-    /// Whether the prompt is a part of the answer, with what its tokens are worth if that is asked.
+    /// Whether the answer begins with the prompt, including the prompt's log-probabilities if they are asked for.
     pub(super) echo: bool,
     pub(super) growing: Growing,
 }
 
 impl Text {
-    /// What picks its tokens, from the first on.
+    /// The sampler of the text's tokens, from the first on.
     pub(super) fn sampler(&self, terms: &Terms) -> Result<Sampler, Error> {
         self.sampling.sampler_of(self.growing.index, terms)
     }
 
-    /// Whether the logits of the prompt are wanted.
+    /// Whether the logits of the prompt are needed.
     pub(super) fn scores(&self) -> bool {
         self.echo && self.likeliest.is_some()
     }
@@ -193,7 +193,7 @@ impl Text {
         self.tokens == 0 && !self.scores()
     }
 
-    /// Tells that the text is over, with so many tokens.
+    /// Sends the end of the text, which has `tokens` tokens.
     pub(super) fn finish(self, tokens: usize, logprobs: Option<Logprobs>, spent: Option<Arc<Spent>>) {
         self.growing.finish(self.ids.len(), tokens, logprobs, spent);
     }
@@ -218,7 +218,7 @@ mod tests {
         all
     }
 
-    /// However a text is cut into pieces, nobody hears a stop or the beginning of one that is there.
+    /// However a text is cut into pieces, no piece contains a stop, or the beginning of a stop that occurs.
     #[test]
     fn a_text_ends_before_its_stop() {
         for (stops, cuts, told) in [

@@ -1,9 +1,9 @@
 //! The thread that talks to the server.
 //!
-//! It has one session at a time. A session of several turns stays open between requests: in two phases it makes
-//! correlations for the next one while nobody asks. A conversation that goes on finds its cache there; anything else
-//! begins with an empty one. Requests that wait go through the model side by side, in a session of their own. Texts
-//! whose prompt is scored have sessions of their own, too.
+//! The thread has one session at a time. A session of several turns stays open between requests. In two phases it
+//! makes correlations for the next request while none comes. A continued conversation finds its cache in this
+//! session; any other request begins with an empty cache. Waiting requests go through the model side by side, in a
+//! session of their own. Texts that need the logits of their prompts also have a session of their own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,25 +20,25 @@ use crate::refusal::{Failure, Refusal, refusal};
 use crate::sessions::{Sessions, Way};
 use crate::text::{Event, Growing, Out, Text};
 
-/// A request, and where its answer goes.
+/// A request, and the sender of its answer.
 pub(super) struct Job {
-    /// The place of the key that asks.
+    /// The index of the key that asks.
     pub(super) who: usize,
     pub(super) work: Work,
     pub(super) out: Out,
 }
 
-/// What is asked for.
+/// The content of a request.
 pub(super) enum Work {
     Completion(Completion),
     Talk(Talk),
 }
 
-/// Takes requests one after the other, or several that can go together.
+/// Answers requests one after the other, or several at once if they can share a pass.
 pub(super) struct Worker {
     sessions: Sessions,
     jobs: Receiver<Job>,
-    /// The requests that were taken out of the channel to see what can go together.
+    /// Requests that were taken from the channel to find those that can share a pass.
     next: VecDeque<Job>,
     shared: Arc<Shared>,
 }
@@ -48,7 +48,7 @@ impl Worker {
         Worker { sessions, jobs, next: VecDeque::new(), shared }
     }
 
-    /// Answers until nobody can ask any more.
+    /// Answers requests until the channel is closed.
     pub(super) fn run(mut self) {
         while let Some(Job { who, work, out }) = self.wait() {
             match work {
@@ -60,7 +60,7 @@ impl Worker {
         self.sessions.close();
     }
 
-    /// The next request. Until it comes, correlations are made.
+    /// Waits for the next request, and makes correlations until it comes.
     fn wait(&mut self) -> Option<Job> {
         let job = loop {
             if let Some(job) = self.next.pop_front() {
@@ -70,7 +70,7 @@ impl Worker {
                 None => self.jobs.recv().map_or(Found::Over, Found::Job),
                 Some(kept) => match kept.wait(&self.jobs, self.sessions.config.idle) {
                     Ok(found) => found,
-                    // The next request begins another session.
+                    // The session has failed. The next request begins another one.
                     Err(error) => {
                         self.shared.failed(&error);
                         self.sessions.kept = None;
@@ -88,12 +88,12 @@ impl Worker {
         Some(job)
     }
 
-    /// What a program is told of `error`, which is one of the proxy's health unless it is the program's: then it is
-    /// one of `param`.
+    /// The refusal that a program gets for `error`. An error of the program is a refusal of `param`; any other error
+    /// is noted as the proxy's health.
     fn refused(&self, error: &Error, param: &str) -> Refusal {
         let mut refusal = refusal(error);
         if refusal.code == "context_length_exceeded" {
-            // Programs look for these words, which are OpenAI's.
+            // Programs look for these words of OpenAI's.
             let limit = self.sessions.model.spec.max_positions();
             refusal.message = format!("this model's maximum context length is {limit} tokens: {}", refusal.message);
         }
@@ -116,7 +116,7 @@ impl Worker {
         for prompt in prompts {
             let ids = prompt.ids(Some(tokenizer))?;
             model.spec.check_ids(&ids).map_err(Error::from)?;
-            // Before there are copies of it.
+            // The lengths are checked before the prompt is copied.
             let lengths = Lengths { prompt: ids.len(), tokens: tokens.max(1) };
             check_lengths(lengths, model.spec.max_positions())?;
             let before = if echo { tokenizer.decode(&ids)? } else { String::new() };
@@ -133,7 +133,7 @@ impl Worker {
         Ok(texts)
     }
 
-    /// The texts of a request that the model reads; the others are over at once.
+    /// The texts of a request that the model must read. Other texts are finished at once.
     fn taken(&self, who: usize, asked: Completion, out: &Out) -> Vec<Text> {
         let texts = match self.texts(who, asked, out) {
             Ok(texts) => texts,
@@ -147,7 +147,7 @@ impl Worker {
         texts
     }
 
-    /// The texts of the next request, if one waits that is no conversation.
+    /// The texts of the next waiting request, if it is not a conversation.
     fn arrived(&mut self) -> Option<Vec<Text>> {
         if self.next.is_empty() {
             self.next.extend(self.jobs.try_iter());
@@ -158,12 +158,12 @@ impl Worker {
         Some(self.taken(who, asked, &out))
     }
 
-    /// Answers a request, and those behind it that can go with it.
+    /// Answers a request, together with later ones that can share its pass.
     fn complete(&mut self, who: usize, asked: Completion, out: &Out) {
         let mut texts = self.taken(who, asked, out);
         let policy = &self.sessions.terms.policy;
         let most = if policy.side_by_side() { self.sessions.config.texts.max(1) } else { 1 };
-        // Texts of one kind share a pass. Under most policies their prompts are of one length, too.
+        // Texts of one kind share a pass. Under most policies their prompts must also have one length.
         let padded = *policy == PolicySpec::default();
         while texts.len() < most
             && let Some(more) = self.arrived()
@@ -180,16 +180,16 @@ impl Worker {
         }
     }
 
-    /// Answers texts of one kind, no more than may go together. Where one way is refused, another is tried.
+    /// Answers texts of one kind, as many at once as may share a pass. If one way is refused, another is tried.
     fn read(&mut self, mut texts: Vec<Text>) {
         let mut way = Way::of(&texts, self.sessions.talks);
         loop {
             let Err(failure) = self.sessions.read(way, &mut texts) else { return };
             way = match (way, failure) {
                 (_, Failure::Lost(_)) => way,
-                // The server may have sessions of one text all the same.
+                // The server may still accept a session of one text.
                 (Way::Kept, Failure::Refused(_)) => Way::Own,
-                // The server may do for half of them what it does not for all.
+                // The server may accept half of the texts when it refuses all.
                 (Way::Own, Failure::Refused(_)) if texts.len() > 1 => {
                     let half = texts.split_off(texts.len() / 2);
                     self.read(texts);
@@ -203,10 +203,11 @@ impl Worker {
         }
     }
 
-    /// The next answer of a conversation.
+    /// Answers the next turn of a conversation.
     fn answer(&mut self, who: usize, asked: &Talk, out: &Out) {
         let mut growing = Growing::new(out.clone(), 0, asked.wanted.stops.clone());
-        // What a turn adds is known when it is written: a session that is too short for it is opened anew.
+        // A turn's length is known only when the template has written it. If the session is too short, a longer one
+        // is opened.
         let mut longest = 0;
         let done = loop {
             match self.sessions.turn(who, asked, &mut longest, &mut growing) {

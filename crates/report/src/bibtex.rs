@@ -4,14 +4,14 @@ use serde::Deserialize;
 
 use crate::table::latex;
 
-/// A work, of which nothing is said that is not known. It is read from JSON, with the names that BibTeX has.
+/// A cited work. It is read from JSON, whose keys are BibTeX's field names. Facts that are not known are absent.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Reference {
     #[serde(rename = "type")]
     kind: Kind,
     title: String,
-    /// The names, with `and` between them.
+    /// The authors' names, with `and` between them.
     author: Option<String>,
     year: u16,
     booktitle: Option<String>,
@@ -32,7 +32,7 @@ enum Kind {
 }
 
 impl Reference {
-    /// The entry of BibTeX under `key`, in UTF-8, with a line end behind it.
+    /// The work as an entry of BibTeX under `key`, in UTF-8, with a line end after it.
     pub fn bibtex(&self, key: &str) -> String {
         let kind = match self.kind {
             Kind::Inproceedings => "inproceedings",
@@ -42,9 +42,9 @@ impl Reference {
         let text = |text: &Option<String>| text.as_deref().map(escaped);
         let fields = [
             ("author", text(&self.author)),
-            // Styles sort by the author, or else by this.
+            // BibTeX's styles sort by the author or, without one, by this field.
             ("key", self.author.is_none().then(|| key.to_owned())),
-            // Without braces of its own a title loses its capitals.
+            // The inner braces keep the capitals of a title.
             ("title", Some(format!("{{{}}}", escaped(&self.title)))),
             ("booktitle", text(&self.booktitle)),
             ("journal", text(&self.journal)),
@@ -61,7 +61,7 @@ impl Reference {
     }
 }
 
-/// Text in a field. BibTeX counts the braces in it, those behind a backslash as well.
+/// `text` as the value of a field. BibTeX counts the braces in a value, escaped ones too.
 fn escaped(text: &str) -> String {
     latex(text).replace(r"\{", r"\textbraceleft{}").replace(r"\}", r"\textbraceright{}")
 }

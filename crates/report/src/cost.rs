@@ -15,12 +15,12 @@ pub struct Cost {
     pub bytes_server_to_client: u64,
     /// Flows: maximal runs of messages in one direction.
     pub flows: u64,
-    /// Wall-clock time.
+    /// Wall-clock seconds.
     pub seconds: f64,
-    /// CPU time of this party's process; 0 in operations of reports older than the field.
+    /// CPU seconds of this party's process; 0 in operations of reports older than the field.
     #[serde(default)]
     pub cpu_seconds: f64,
-    /// CPU time of the other party's process, where it is known.
+    /// CPU seconds of the other party's process, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_cpu_seconds: Option<f64>,
 }
@@ -31,7 +31,7 @@ impl Cost {
         self.bytes_client_to_server + self.bytes_server_to_client
     }
 
-    /// The mean over `n`, of bytes and flows rounded down.
+    /// This cost divided by `n`. Bytes and flows are rounded down.
     pub(crate) fn over(&self, n: f64) -> Cost {
         let whole = |sum: u64| (sum as f64 / n) as u64;
         Cost {
@@ -66,7 +66,7 @@ impl From<Traffic> for Cost {
             flows: t.flows,
             seconds: t.time.as_secs_f64(),
             cpu_seconds: t.cpu.as_secs_f64(),
-            // The other party's processor time, which only plans know.
+            // In accounts, only plans know the other party's processor time.
             peer_cpu_seconds: (!t.peer_cpu.is_zero()).then_some(t.peer_cpu.as_secs_f64()),
         }
     }
@@ -88,11 +88,11 @@ pub struct Phases {
 /// Cost of the tokens after the first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DecodeCost {
-    /// Their sum.
+    /// The sum over all these tokens.
     #[serde(flatten)]
     pub total: Cost,
-    /// Each of them, without what was booked under `offline` meanwhile. Of the tokens that one pass gave the first
-    /// has all of its cost.
+    /// The cost of each token, without costs booked under `offline` meanwhile. If one pass gives several tokens, the
+    /// first has the pass's whole cost.
     pub per_token: Vec<Cost>,
 }
 
@@ -118,7 +118,7 @@ impl Phases {
         [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)]
     }
 
-    /// The cost of one of them.
+    /// The cost of `phase`.
     pub fn of(&self, phase: Phase) -> &Cost {
         match phase {
             Phase::Setup => &self.setup,
@@ -135,12 +135,12 @@ impl Phases {
         total
     }
 
-    /// The costs of the phases in order, then of the tokens.
+    /// The costs of the phases in order, then of each token.
     pub(crate) fn costs(&self) -> impl Iterator<Item = &Cost> {
         self.named().into_iter().map(|(_, cost)| cost).chain(&self.decode.per_token)
     }
 
-    /// All costs, to be changed.
+    /// All costs, mutable.
     pub(crate) fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
         let Phases { setup, offline, prefill, decode } = self;
         [setup, offline, prefill, &mut decode.total].into_iter().chain(&mut decode.per_token)
@@ -154,7 +154,7 @@ pub struct Operation {
     pub phase: Phase,
     /// Path of scopes, for example `layer 3/attention/softmax`.
     pub path: String,
-    /// Cost of the operation without inner scopes; the costs of a phase's operations add up to the phase's.
+    /// Cost of the operation without its inner scopes. The costs of a phase's operations add up to the phase's cost.
     #[serde(flatten)]
     pub cost: Cost,
 }
@@ -174,7 +174,7 @@ pub fn by_operation(operations: &[Operation]) -> BTreeMap<(Phase, String), Cost>
     sums
 }
 
-/// Adds to `operations` what the other party's `entries` say of its process.
+/// Adds to `operations` the other party's CPU time, from that party's `entries`.
 pub(crate) fn add_peer_cpu(operations: &mut Vec<Operation>, entries: &[Entry]) {
     let mut times: BTreeMap<(Phase, String), f64> =
         entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
@@ -197,18 +197,18 @@ pub struct TokenMeter {
 }
 
 impl TokenMeter {
-    /// A token is done and the account of the decode phase now stands at `decode`.
+    /// Notes that a token is done. `decode` is the traffic of the decode phase up to now.
     pub fn token(&mut self, decode: Traffic) {
         self.costs.push(decode.since(&self.before).into());
         self.before = decode;
     }
 
-    /// One cost per token so far.
+    /// The cost of each token so far.
     pub fn costs(&self) -> &[Cost] {
         &self.costs
     }
 
-    /// One cost per token.
+    /// The cost of each token.
     pub fn into_costs(self) -> Vec<Cost> {
         self.costs
     }

@@ -1,28 +1,28 @@
-//! The price and the energy of what a run took.
+//! The price and the energy of a run.
 
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Prices of what a session takes, and the power that it draws. Nothing has a price unless it is given.
+/// Prices of a session's traffic and computation, and the power of a core. All are absent unless given.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
-    /// An hour of a core, in the currency whose cents are counted.
+    /// Price of an hour of a core. The currency is any with cents.
     pub core_hour: Option<f64>,
-    /// A gigabyte (10^9 bytes) that is sent, in the same currency.
+    /// Price of a gigabyte (10^9 bytes) of traffic, in the same currency.
     pub gigabyte: Option<f64>,
     /// Watts that a busy core draws.
     pub watts: Option<f64>,
 }
 
-/// Text that is no price.
+/// A text that is not a price.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}`: prices are core-hour=X, gb=Y or both, X and Y from 0 on")]
 pub struct ParsePriceError(String);
 
 impl Price {
-    /// Cents for `bytes` and the seconds of all cores of both parties; `None` where a price is not given, or is of
-    /// something that is not known.
+    /// Cents for `bytes`, and for `core_seconds` of all cores of both parties. `None` if no price is given, or if a
+    /// given price is for seconds that are not known.
     pub fn cents(&self, bytes: f64, core_seconds: Option<f64>) -> Option<f64> {
         let sent = self.gigabyte.map(|price| price * bytes / 1e9);
         let computed = self.core_hour.map(|price| Some(price * core_seconds? / 3600.0));
@@ -32,12 +32,12 @@ impl Price {
         }
     }
 
-    /// Joules of those cores.
+    /// Joules that the cores of both parties draw in `core_seconds`.
     pub fn joules(&self, core_seconds: Option<f64>) -> Option<f64> {
         Some(self.watts? * core_seconds?)
     }
 
-    /// Whether something has a price.
+    /// Whether any price is given.
     pub fn is_given(&self) -> bool {
         self.core_hour.or(self.gigabyte).is_some()
     }
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn what_is_not_known_has_no_price() {
         let both: Price = "core-hour=0.04,gb=0.08".parse().unwrap();
-        // 2 GB, and nine hours of a core.
+        // 2 GB and nine hours of a core.
         let cents = both.cents(2e9, Some(9.0 * 3600.0)).unwrap();
         assert!((cents - 52.0).abs() < 1e-9, "{cents}");
         assert_eq!(both.cents(2e9, None), None);

@@ -1,7 +1,7 @@
-//! Where a number comes from: the program, its command line, the machine, the time.
+//! The origin of a number: the program, its command line, the machine and the time.
 //!
-//! Every record that a command writes carries a [`Provenance`]. It names no host, no user and no folder: files stand
-//! there by their names, and what names a machine or holds a prompt is left out.
+//! Every record that a command writes carries a [`Provenance`]. It contains no host, no user and no folder. Files
+//! appear by name only, and values that name a machine or contain a prompt are left out.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -12,9 +12,9 @@ use waggle_bits::cpu::{Cpu, Feature};
 /// A program as it was built.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Its version, for example `0.1.0`.
+    /// The program's version, for example `0.1.0`.
     pub version: &'static str,
-    /// The commit of its sources, with `-dirty` if they had changes; `None` where git did not tell.
+    /// The commit of its sources, with `-dirty` if they had changes; `None` if git did not know.
     pub revision: Option<&'static str>,
 }
 
@@ -27,24 +27,24 @@ pub struct Provenance {
     /// The commit of its sources, with `-dirty` if they had changes.
     #[serde(alias = "commit", skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// A command line that makes the record again. Files stand there by name; three dots stand for a prompt, an
+    /// A command line that makes the record again. Files appear by name only, and three dots stand for a prompt, an
     /// address or a key.
     pub command: String,
     /// The processor's name.
     pub processor: String,
-    /// Instructions of the processor that kernels know, whether or not they were used.
+    /// The processor's instruction sets for which kernels exist, whether or not they were used.
     pub features: Vec<String>,
     /// Processors that the program could use.
     pub cores: usize,
     /// Bytes of memory of the machine, where the system tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// When it was made: RFC 3339, in UTC, to the second.
+    /// Time at which the record was made: RFC 3339, in UTC, to the second.
     pub date: String,
 }
 
 impl Provenance {
-    /// The provenance of what this process makes.
+    /// The provenance of the records of this process.
     pub fn current(program: Program) -> Self {
         let cpu = Cpu::detected();
         let features = Feature::ALL.into_iter().filter(|feature| cpu.has(*feature));
@@ -60,7 +60,7 @@ impl Provenance {
         }
     }
 
-    /// Whether the program's sources were a commit, without changes.
+    /// Whether the program's sources were those of a commit, without changes.
     pub fn is_clean(&self) -> bool {
         self.revision.as_ref().is_some_and(|revision| !revision.ends_with("-dirty"))
     }
@@ -99,13 +99,13 @@ fn memory_bytes() -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Options whose values are a prompt, an address or a key. They are nobody's business who reads a record.
+/// Options whose values are a prompt, an address or a key, which readers of a record must not see.
 const WITHHELD: &str = "prompt prompt-ids connect listen metrics server-key machine identity allow known-servers";
 
 /// The text in place of a withheld value.
 const DOTS: &str = "...";
 
-/// The command line `waggle ARGUMENTS` as a shell takes it, without what a record must not tell.
+/// The command line `waggle ARGUMENTS`, quoted for a shell, without the values that a record must not contain.
 fn command(arguments: impl Iterator<Item = String>) -> String {
     let mut words = vec!["waggle".to_owned()];
     let is_withheld = |name: &str| WITHHELD.split(' ').any(|option| option == name);
@@ -142,7 +142,8 @@ fn named(value: &str) -> String {
     text
 }
 
-/// The last part of a path. `None` for what is none: `32/16` is one only where there is a folder called `32`.
+/// The last part of a path; `None` if `value` is not a path. For example, `32/16` is a path only if there is a folder
+/// `32`.
 fn file_name(value: &str) -> Option<String> {
     let path = Path::new(value);
     let outside = path.is_absolute() || ["~", "./", "../"].iter().any(|start| value.starts_with(start));
@@ -153,7 +154,7 @@ fn file_name(value: &str) -> Option<String> {
     Some(path.file_name().map_or_else(|| DOTS.into(), |name| name.to_string_lossy().into_owned()))
 }
 
-/// An argument as a shell takes it.
+/// An argument, quoted for a shell if needed.
 pub fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,/:+@%".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {

@@ -1,9 +1,9 @@
-//! The report of a run, what it did and what it cost: one JSON document, from which all tables and plots are made.
+//! The report of a run: its results and its costs. It is one JSON document, from which all tables and plots are made.
 //!
-//! One party writes a report. Bytes and flows are the same at both; `seconds` and `cpu_seconds` are the writer's own.
-//! `peer_cpu_seconds` are those of the other party's process, if the writer started that process itself (`waggle
-//! demo` over TCP). Otherwise compare both parties' reports, phase by phase and path by path. Two parties in one
-//! process cannot be told apart: `cpu_seconds` is then their sum.
+//! One party writes a report. Bytes and flows are the same at both parties; `seconds` and `cpu_seconds` are the
+//! writer's own. `peer_cpu_seconds` are the CPU seconds of the other party's process, if the writer started that
+//! process itself (`waggle demo` over TCP). Otherwise compare both parties' reports, phase by phase and path by path.
+//! If both parties are in one process, `cpu_seconds` is their sum.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use waggle_model::{Check, ModelSpec};
 
 use crate::table::{Cell, Table};
 
-/// Version of the report's schema; raised when a field changes its meaning or goes.
+/// Version of the report's schema. It is raised when a field changes its meaning or is removed.
 pub const REPORT_VERSION: u32 = 1;
 
 /// The report of one generation.
@@ -35,7 +35,7 @@ pub struct Report {
     pub predicted: bool,
     /// Fields whose numbers are estimates, by name (for example `seconds`); all others are exact.
     pub estimated: Vec<String>,
-    /// The kind of all `seconds`. Reports that are older than the field have none.
+    /// The kind of time in all `seconds`. Reports that are older than the field have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_are: Option<Seconds>,
     /// The model.
@@ -44,59 +44,60 @@ pub struct Report {
     pub options: BTreeMap<String, Value>,
     /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Generated ids.
+    /// Ids of the generated tokens.
     pub tokens: Vec<u32>,
-    /// Their text, if there is a tokenizer.
+    /// Text of the tokens, if there is a tokenizer.
     pub text: Option<String>,
-    /// The texts, where a decoder went on with several side by side; then there is no `text`.
+    /// The texts, if a decoder generated several side by side. `text` is then absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<Vec<String>>,
     /// Cost by phase.
     pub phases: Phases,
     /// Cost by phase and operation path.
     pub operations: Vec<Operation>,
-    /// A second view of what was made ahead: by kind of correlation, which stands in the place of the path. The
-    /// operations hold it as well, each its share: see [`waggle_net::Ledger::divide`].
+    /// The costs of preparation by kind of correlation; `path` is the kind. They are a second view: `operations`
+    /// contain the same costs, divided among the operations by [`waggle_net::Ledger::divide`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preparation_kinds: Vec<Operation>,
-    /// The outcome of guesses, if there were some.
+    /// The outcome of the client's guesses, if it guessed tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<DraftReport>,
-    /// The links to the helper, if the session had one: not part of the phases, which are those of the two parties.
+    /// The links to the helper, if the session had one. Their costs are not part of `phases`, which are the two
+    /// parties' own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<HelperLinks>,
-    /// The session's bytes on the socket; all other bytes in a report are those of the protocol.
+    /// The session's bytes on the socket. All other bytes in a report are the protocol's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
-    /// The family of kernels of this party's process, and its instructions for AES: see `waggle_bits::cpu`. Not there
-    /// where nothing was computed.
+    /// The family of kernels of this party's process, and its instructions for AES: see `waggle_bits::cpu`. Absent if
+    /// nothing was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<String>,
     /// Largest resident memory of each party's process.
     pub peak_memory_bytes: PeakMemory,
-    /// Comparison with the plaintext engine under the same policy, if it was asked for: its fields stand at the top
-    /// level. It shows what the protocol changed.
+    /// Comparison with the plaintext engine under the same policy, if it was asked for. It shows what the protocol
+    /// changed. Its fields are at the report's top level.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub check: Option<Check>,
-    /// Comparison with the full cache, if the policy was another: it shows what pruning changed as well.
+    /// Comparison with the full cache, if the policy prunes. It shows what the protocol and pruning changed together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_full_cache: Option<Check>,
 }
 
-/// A kind of seconds: numbers of two kinds are never put beside each other without their names.
+/// The kind of time that seconds are. Tables name the kind wherever they show seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Seconds {
-    /// The clock of a run.
+    /// Wall-clock time of a run.
     Measured,
-    /// The clock of a run that was not made, by a calibration of the machines.
+    /// Wall-clock time that a calibration of the machines predicts for a run.
     Predicted,
     /// The time that the link alone takes for bytes and flows, without computation.
     Network,
 }
 
 impl Seconds {
-    /// Its name, with which a column begins.
+    /// The name of the kind, with which a column's title begins.
     pub fn name(self) -> &'static str {
         match self {
             Seconds::Measured => "measured",
@@ -106,32 +107,32 @@ impl Seconds {
     }
 }
 
-/// The outcome of the guesses of a run, or in a plan the outcome that is assumed.
+/// The outcome of a run's guesses, or in a plan the assumed outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DraftReport {
-    /// Guesses of a pass; at the end of a text there are fewer.
+    /// Guesses of a pass. At the end of a text there may be fewer.
     pub guesses: usize,
     /// Tokens that a pass was expected to keep on average, for which correlations were prepared.
     pub rate: f64,
     /// Tokens that each pass after the first one kept.
     pub passes: Vec<usize>,
-    /// Their mean. In a plan it is assumed.
+    /// Mean of `passes`. In a plan it is assumed.
     pub tokens_per_pass: f64,
 }
 
 /// The model of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
-    /// Name of its directory, or its bundled name.
+    /// Name of the model's directory, or its bundled name.
     pub name: String,
     /// Number of parameters.
     pub parameters: usize,
-    /// Its public shape.
+    /// The public shape of the model.
     pub config: ModelSpec,
 }
 
 impl ModelInfo {
-    /// Name and shape of a model.
+    /// The entry for a model with this name and shape.
     pub fn new(name: &str, config: &ModelSpec) -> Self {
         ModelInfo { name: name.into(), parameters: config.parameters(), config: config.clone() }
     }
@@ -142,19 +143,19 @@ impl ModelInfo {
 pub struct Wire {
     /// Whether the link was encrypted.
     pub encrypted: bool,
-    /// Bytes that the socket took: with the records of TLS, without headers of TCP and IP.
+    /// Bytes sent on the socket, with TLS records, without TCP and IP headers.
     pub bytes_sent: u64,
-    /// Bytes that it gave.
+    /// Bytes received on the socket, counted in the same way.
     pub bytes_received: u64,
 }
 
-/// The links of the parties to the helper. The report of one party alone has its own.
+/// The links of the parties to the helper. The report of one party has only that party's link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HelperLinks {
-    /// The client's.
+    /// The client's link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<HelperLink>,
-    /// The server's.
+    /// The server's link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<HelperLink>,
 }
@@ -175,18 +176,18 @@ pub struct HelperLink {
     pub bytes_to_helper: u64,
     /// Bytes to the party.
     pub bytes_from_helper: u64,
-    /// Bytes in both directions before anything is dealt: demands, and halves of weights.
+    /// Bytes in both directions before the helper deals: demands for correlations, and halves of weights.
     #[serde(default)]
     pub bytes_setup: u64,
-    /// Bytes in both directions of passes over generated tokens, where the helper deals pass by pass.
+    /// Bytes in both directions during passes over generated tokens, if the helper deals pass by pass.
     #[serde(default)]
     pub bytes_decoding: u64,
-    /// Seconds in which the party took in what was dealt; in a plan those that the bytes take on the link.
+    /// Seconds in which the party received dealt correlations; in a plan, seconds that the bytes take on the link.
     pub seconds: f64,
 }
 
 impl HelperLink {
-    /// Its bytes and seconds, the party in the place of the client.
+    /// The link's bytes and seconds as a cost, with the party in the client's role.
     fn cost(&self) -> Cost {
         Cost {
             bytes_client_to_server: self.bytes_to_helper,
@@ -196,7 +197,7 @@ impl HelperLink {
         }
     }
 
-    /// The link with these accounts, where the party is the client.
+    /// The link with these accounts, in which the party has the client's role.
     pub fn of(entries: &[Entry]) -> Self {
         let sum = |part: fn(&Entry) -> u64| entries.iter().map(part).sum();
         let of = |phase| entries.iter().filter(|entry| entry.phase == phase).map(|entry| entry.traffic.bytes()).sum();
@@ -205,7 +206,7 @@ impl HelperLink {
             bytes_from_helper: sum(|entry| entry.traffic.bytes_server_to_client),
             bytes_setup: of(Phase::Setup),
             bytes_decoding: of(Phase::Decode),
-            // The scopes of what is dealt; outside of them a party does other work.
+            // Only scopes in which something is dealt count. Outside of them a party does other work.
             seconds: entries
                 .iter()
                 .filter(|entry| !entry.path.is_empty())
@@ -215,14 +216,14 @@ impl HelperLink {
     }
 }
 
-/// Largest resident memory, where the system tells.
+/// Largest resident memory of each process, in bytes, if the system knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakMemory {
     /// The client's process.
     pub client: Option<u64>,
     /// The server's process, mapped weights included.
     pub server: Option<u64>,
-    /// Mapped weights of the server, where they are known apart: in plans.
+    /// Mapped weights of the server alone, which only plans know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<u64>,
 }
@@ -255,7 +256,8 @@ impl Report {
         }
     }
 
-    /// The kind of its seconds. Plans that are older than the field have processor time if they were predicted.
+    /// The kind of the report's seconds. In plans older than the field, a processor time is the sign of predicted
+    /// seconds.
     pub fn seconds(&self) -> Seconds {
         let computed = self.phases.costs().any(|cost| cost.cpu_seconds > 0.0);
         self.seconds_are.unwrap_or(match (self.predicted, computed) {
@@ -265,21 +267,22 @@ impl Report {
         })
     }
 
-    /// Fills phases and operations from the accounts of a ledger or a plan, and from what it divided.
+    /// Fills in phases and operations from the accounts `entries` of a ledger or a plan, and preparation by kind from
+    /// `kinds`.
     pub fn set_costs(&mut self, entries: Vec<Entry>, kinds: Vec<Entry>, per_token: Vec<Cost>) {
         self.phases = Phases::new(&entries, per_token);
         [self.operations, self.preparation_kinds] =
             [entries, kinds].map(|entries| entries.into_iter().map(Operation::from).collect());
     }
 
-    /// The costs of phases, tokens, operations and kinds, to be changed.
+    /// The costs of phases, tokens, operations and kinds of correlations, mutable.
     pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
         let operations = self.operations.iter_mut().chain(&mut self.preparation_kinds);
         self.phases.costs_mut().chain(operations.map(|operation| &mut operation.cost))
     }
 
-    /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the
-    /// other party has, because nothing was sent in it, becomes an operation of its own.
+    /// Adds the other party's CPU time, from that party's accounts and costs by token. An account that only the other
+    /// party has, because it sent nothing, becomes an operation of its own.
     pub fn set_peer_cpu(&mut self, entries: &[Entry], kinds: &[Entry], per_token: &[Cost]) {
         let phases = Phases::new(entries, per_token.to_vec());
         for (mine, theirs) in self.phases.costs_mut().zip(phases.costs()) {
@@ -294,7 +297,7 @@ impl Report {
         self.phases.total().bytes()
     }
 
-    /// The cost by phase, with what it costs by `price`.
+    /// A table of the cost by phase, with its price by `price`.
     pub fn phase_table(&self, price: &Price) -> Table {
         let decode = &self.phases.decode;
         let mut rows = self.phases.named().map(|(name, cost)| (name.to_owned(), *cost)).to_vec();
@@ -315,7 +318,7 @@ impl Report {
         let mut total = self.phases.total();
         for (party, link) in self.helper.iter().flat_map(HelperLinks::named) {
             let row = link.cost();
-            // A run took in what was dealt during its phases, a plan after them.
+            // The phases of a run include the seconds of receiving dealt correlations. The phases of a plan do not.
             total += if self.predicted { row } else { Cost { seconds: 0.0, ..row } };
             rows.push((format!("{party} to helper, and back"), row));
         }
@@ -323,18 +326,18 @@ impl Report {
         self.cost_table("phase", price, rows.into_iter())
     }
 
-    /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together.
+    /// A table of the `limit` operations with the largest shares of bytes or CPU time, all layers together.
     pub fn operation_table(&self, limit: usize, price: &Price) -> Table {
         self.summed("operation", price, &self.operations, limit)
     }
 
-    /// The costs of what was made ahead, by kind of correlation, if something was.
+    /// A table of the costs of preparation by kind of correlation, if there was preparation.
     pub fn preparation_table(&self, price: &Price) -> Option<Table> {
         let kinds = &self.preparation_kinds;
         (!kinds.is_empty()).then(|| self.summed("kind of correlation", price, kinds, usize::MAX))
     }
 
-    /// The `limit` largest of `operations`, all layers together.
+    /// A table of the `limit` largest of `operations`, all layers together.
     fn summed(&self, title: &str, price: &Price, operations: &[Operation], limit: usize) -> Table {
         let sums = by_operation(operations);
         let bytes = |c: &Cost| c.bytes() as f64;
@@ -349,8 +352,8 @@ impl Report {
         self.cost_table(title, price, named)
     }
 
-    /// A table of costs with these rows and the columns that are known: a plan has no processor time unless it was
-    /// estimated, and no seconds unless a link was given.
+    /// A table of costs with these rows, without columns of unknown numbers: a plan has processor time only if it was
+    /// estimated, and seconds only if a link was given.
     fn cost_table(&self, first: &str, price: &Price, rows: impl Iterator<Item = (String, Cost)>) -> Table {
         let mut columns: Vec<Column> = vec![
             ("client to server", "bytes", Box::new(|c| Cell::bytes(c.bytes_client_to_server))),
@@ -383,7 +386,7 @@ impl Report {
         table
     }
 
-    /// The session that the costs are of, as columns.
+    /// Columns that describe the session of the costs.
     fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str, Cell)> + use<> {
         let option = |name: &str| self.options.get(name).and_then(Value::as_str).map(str::to_owned);
         let number = |name: &str| Cell::maybe(self.options.get(name).and_then(Value::as_u64), Cell::count);
@@ -407,7 +410,7 @@ impl Report {
         .chain(conditions.map(|((title, unit), cell)| (title, unit, cell)))
     }
 
-    /// How the session prepared what it needed.
+    /// The session's number of phases and its helper, in words.
     pub fn phases_of_session(&self) -> &'static str {
         let option = |name: &str| self.options.get(name).and_then(Value::as_str).unwrap_or_default();
         match (option("helper-deals"), option("preprocess")) {
@@ -419,7 +422,7 @@ impl Report {
         }
     }
 
-    /// Seconds of the cores of both parties, where those of both are known.
+    /// CPU seconds of both parties, if both are known.
     fn core_seconds(&self, cost: &Cost) -> Option<f64> {
         let together = self.options.get("processes").and_then(Value::as_u64) == Some(1);
         let peer = self.phases.setup.peer_cpu_seconds.map(|_| cost.peer_cpu_seconds.unwrap_or(0.0));
@@ -428,7 +431,7 @@ impl Report {
     }
 }
 
-/// The title of a column of costs, its unit, and its entries.
+/// The title of a column of costs, its unit, and the function that makes its cells.
 type Column<'a> = (&'static str, &'static str, Box<dyn Fn(&Cost) -> Cell + 'a>);
 
 #[cfg(test)]
@@ -438,7 +441,7 @@ mod tests {
     use serde_json::json;
     use waggle_net::{Direction, Ledger, Phase, Traffic};
 
-    /// Two decode steps over two layers, 100 bytes there and 7 back each.
+    /// A report of two decode steps over two layers. Each sends 100 bytes to the server and 7 back.
     fn report() -> Report {
         let mut ledger = Ledger::default();
         let mut meter = TokenMeter::default();
@@ -561,7 +564,7 @@ mod tests {
         let phases = report.phase_table(&Price::default()).to_string();
         assert!(phases.contains("network s") && phases.contains("1.500"), "{phases}");
         assert!(!phases.contains("cpu seconds"), "{phases}");
-        // Older plans did not say which seconds they have.
+        // Older plans did not state the kind of their seconds.
         report.seconds_are = None;
         assert_eq!(report.seconds(), Seconds::Network);
         report.phases.decode.total.cpu_seconds = 1.0;

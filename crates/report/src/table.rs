@@ -1,8 +1,8 @@
 //! Tables of results, and the forms in which they are written.
 //!
-//! A cell has a text for readers and a value for programs: a terminal and Markdown show `7.00 MB` where CSV and JSON
-//! have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit. In LaTeX a column of
-//! bytes has one unit, which its head names.
+//! A cell has a text for readers and a value for programs. A terminal and Markdown show `7.00 MB`; CSV and JSON have
+//! 7000000. CSV and JSON name a column by its key, which is made of its title and its unit. In LaTeX, all cells of a
+//! column of bytes have one unit, which the column's head names.
 
 mod document;
 
@@ -15,21 +15,21 @@ pub use document::{Document, Layout, NoColumn};
 /// A form in which results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A frame of lines, as wide as the terminal at the most.
+    /// A table framed by lines, no wider than the terminal.
     #[default]
     Terminal,
-    /// A table of Markdown.
+    /// A Markdown table.
     Markdown,
     /// Comma-separated values (RFC 4180), with raw values.
     Csv,
-    /// A `tabular` of LaTeX with the rules of the package booktabs.
+    /// A LaTeX `tabular` with the rules of the package booktabs.
     Latex,
     /// An array of objects, with raw values.
     Json,
 }
 
 impl Format {
-    /// Every form by its name.
+    /// All forms by name.
     pub const NAMES: [(&'static str, Format); 5] = [
         ("terminal", Format::Terminal),
         ("markdown", Format::Markdown),
@@ -44,73 +44,73 @@ impl Format {
 pub struct Cell {
     text: String,
     value: Value,
-    /// Whether it is the key of a work.
+    /// Whether the text is the key of a work to cite.
     cites: bool,
 }
 
 impl Cell {
-    /// Words.
+    /// A cell of words.
     pub fn text(text: impl Into<String>) -> Self {
         let text = text.into();
         Cell { value: text.clone().into(), text, cites: false }
     }
 
-    /// The key of a work in a bibliography, which LaTeX cites.
+    /// A cell with the key of a work in a bibliography. LaTeX cites the work.
     pub fn cite(key: impl Into<String>) -> Self {
         Cell { cites: true, ..Cell::text(key) }
     }
 
-    /// A number that readers see as `text`.
+    /// A cell with a number that readers see as `text`.
     pub fn number(value: impl Into<Value>, text: impl Into<String>) -> Self {
         Cell { text: text.into(), value: value.into(), cites: false }
     }
 
-    /// A count.
+    /// A cell with a count.
     pub fn count(count: u64) -> Self {
         Cell::number(count, count.to_string())
     }
 
-    /// True or false.
+    /// A cell with true or false.
     pub fn flag(flag: bool) -> Self {
         Cell::number(flag, if flag { "yes" } else { "no" })
     }
 
-    /// A number of bytes.
+    /// A cell with a number of bytes.
     pub fn bytes(count: u64) -> Self {
         Cell::number(count, bytes(count))
     }
 
-    /// Seconds, with three digits behind the point.
+    /// A cell with seconds, to three digits after the point.
     pub fn seconds(seconds: f64) -> Self {
         Cell::number(seconds, format!("{seconds:.3}"))
     }
 
-    /// A factor, with two digits behind the point.
+    /// A cell with a factor, to two digits after the point.
     pub fn times(times: f64) -> Self {
         Cell::number(times, format!("{times:.2}"))
     }
 
-    /// Cents, with four digits.
+    /// A cell with cents, to four digits.
     pub fn cents(cents: f64) -> Self {
         Cell::number(cents, digits(cents))
     }
 
-    /// Joules, with four digits.
+    /// A cell with joules, to four digits.
     pub fn joules(joules: f64) -> Self {
         Cell::number(joules, digits(joules))
     }
 
-    /// Nothing is known: a dash, or null.
+    /// A cell without a value: a dash for readers, null for programs.
     pub fn absent() -> Self {
         Cell { text: "-".into(), value: Value::Null, cites: false }
     }
 
-    /// The cell of a value that may be absent.
+    /// The cell of `value`, or [`Cell::absent`].
     pub fn maybe<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Self {
         value.map_or_else(Cell::absent, cell)
     }
 
-    /// As CSV writes it, before quoting.
+    /// The value as CSV writes it, before quoting.
     fn raw(&self) -> String {
         match &self.value {
             Value::Null => String::new(),
@@ -120,19 +120,19 @@ impl Cell {
     }
 }
 
-/// When readers see a column. Programs, which read CSV and JSON, see all of them.
+/// When readers see a column. Programs, which read CSV and JSON, see all columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shown {
-    /// Where a row has a value in it.
+    /// If any row has a value in it.
     #[default]
     Filled,
-    /// Where rows differ in it. What is the same in all rows stands before the table.
+    /// If rows differ in it. A value that all rows share is stated before the table instead.
     Setting,
-    /// Where it is asked for by its name.
+    /// If it is asked for by name.
     Asked,
 }
 
-/// A column: its title, and the unit of its values, empty for words and plain numbers.
+/// A column: its title, and the unit of its values. The unit is empty for words and plain numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Column {
     title: String,
@@ -141,7 +141,7 @@ struct Column {
 }
 
 impl Column {
-    /// The title that readers see: it names seconds, because their cells do not.
+    /// The title that readers see. It names the unit of seconds, because their cells do not.
     fn head(&self) -> String {
         match &*self.unit {
             SECONDS => format!("{} s", self.title),
@@ -150,7 +150,7 @@ impl Column {
         }
     }
 
-    /// The name for programs: `client to server` in bytes is `client_to_server_bytes`.
+    /// The column's name for programs: `client to server` in bytes is `client_to_server_bytes`.
     fn key(&self) -> String {
         let mut key = String::new();
         for c in self.title.chars().chain([' ']).chain(self.unit.chars()) {
@@ -164,14 +164,14 @@ impl Column {
     }
 }
 
-/// Letters of a head that a column of a paper has room for.
+/// Letters of a column's head for which a paper has room.
 const LATEX_HEAD: usize = 8;
 
-/// Units that are written in a way of their own.
+/// Unit of bytes, which cells show in kB, MB or GB.
 const BYTES: &str = "bytes";
 const SECONDS: &str = "seconds";
 
-/// Units that a head names behind its title.
+/// Units that a head names after its title.
 const NAMED: [&str; 4] = ["cents", "joules", "Mbit/s", "ms"];
 
 /// Rows of cells under titles.
@@ -183,22 +183,22 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with columns of these titles and units. The first `names` columns say what a row is of: a table
-    /// that is too wide for its terminal repeats them. They begin at the left, as all columns with words do.
+    /// An empty table with columns of these titles and units. The first `names` columns name a row. A table that is
+    /// too wide for its terminal repeats them. They are aligned left, as are all columns of words.
     pub fn new<T: Into<String>>(names: usize, columns: impl IntoIterator<Item = (T, &'static str)>) -> Self {
         let column =
             |(title, unit): (T, &str)| Column { title: title.into(), unit: unit.into(), shown: Shown::default() };
         Table { columns: columns.into_iter().map(column).collect(), rows: Vec::new(), names }
     }
 
-    /// This table, whose columns of these keys are `shown` so.
+    /// This table, with `shown` set for the columns with these keys.
     pub fn showing(mut self, shown: Shown, keys: &[&str]) -> Self {
         let named = self.columns.iter_mut().filter(|column| keys.contains(&&*column.key()));
         named.for_each(|column| column.shown = shown);
         self
     }
 
-    /// Puts columns behind the others that say the same of each row, which readers see before the table.
+    /// Appends columns that have one value in all rows. Readers see these values before the table.
     pub fn settle(&mut self, settings: impl IntoIterator<Item = (&'static str, &'static str, Cell)>) {
         for (title, unit, cell) in settings {
             self.columns.push(Column { title: title.into(), unit: unit.into(), shown: Shown::Setting });
@@ -206,14 +206,14 @@ impl Table {
         }
     }
 
-    /// What column `i` says of all rows alike, where it says something.
+    /// The value that all rows share in column `i`, if there is one. Rows without a value do not count.
     fn same(&self, i: usize) -> Option<&Cell> {
         let mut known = self.rows.iter().map(|row| &row[i]).filter(|cell| !cell.value.is_null());
         let first = known.next()?;
         known.all(|cell| cell.value == first.value).then_some(first)
     }
 
-    /// What readers learn before the table: each setting that all rows share, but for those of `columns`.
+    /// The remarks before the table: each setting that all rows share, except settings among `columns`.
     fn settings(&self, columns: &[String]) -> Vec<String> {
         let said = |(i, column): (usize, &Column)| {
             let cell = self.same(i).filter(|_| column.shown == Shown::Setting && !columns.contains(&column.key()))?;
@@ -230,7 +230,7 @@ impl Table {
         self.columns.iter().enumerate().filter_map(said).collect()
     }
 
-    /// The table as readers see it, without the columns that tell them nothing.
+    /// The table as readers see it, without hidden columns.
     fn for_readers(&self) -> Table {
         let tells = |i: &usize| match self.columns[*i].shown {
             Shown::Filled => *i < self.names || self.rows.iter().any(|row| !row[*i].value.is_null()),
@@ -242,7 +242,7 @@ impl Table {
         table
     }
 
-    /// Leaves the columns `chosen`, in this order.
+    /// Keeps only the columns `chosen`, in this order.
     fn keep(&mut self, chosen: Vec<usize>) {
         self.names = chosen.iter().take_while(|i| **i < self.names).count();
         self.columns = chosen.iter().map(|&i| self.columns[i].clone()).collect();
@@ -251,7 +251,7 @@ impl Table {
         }
     }
 
-    /// Adds a row, which has a cell for each column.
+    /// Adds a row with a cell for each column.
     pub fn add(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<Cell> = cells.into_iter().collect();
         debug_assert_eq!(row.len(), self.columns.len(), "a cell for each column");
@@ -259,7 +259,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Leaves the columns of these keys, in their order, for all to see.
+    /// Keeps only the columns with these keys, in this order, and shows all of them.
     fn choose(&mut self, keys: &[String]) {
         let at = |key: &String| self.columns.iter().position(|column| column.key() == *key);
         self.keep(keys.iter().filter_map(at).collect());
@@ -271,14 +271,15 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The heads above the columns and the texts of each row, as readers see them.
+    /// The heads of the columns, then the texts of each row, as readers see them.
     pub fn read(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let Table { columns, rows, .. } = self.for_readers();
         let texts = rows.into_iter().map(|row| row.into_iter().map(|cell| cell.text).collect());
         (columns.iter().map(Column::head).collect(), texts.collect())
     }
 
-    /// The table in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
+    /// The table in `format`, without a line end after it. `width` is the terminal's width in characters, if it is
+    /// known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         match format {
             Format::Terminal => self.for_readers().terminal(width),
@@ -289,7 +290,7 @@ impl Table {
         }
     }
 
-    /// The rows as objects.
+    /// The rows as an array of JSON objects.
     pub fn json(&self) -> Value {
         let keys: Vec<String> = self.columns.iter().map(Column::key).collect();
         let object = |row: &Vec<Cell>| {
@@ -300,7 +301,7 @@ impl Table {
     }
 
     fn markdown(&self) -> String {
-        // A cell must not end at a bar of its own.
+        // A bar in a text must not end the cell.
         let shown = |text: &str| text.replace('|', r"\|");
         let rows: Vec<Vec<String>> =
             std::iter::once(self.columns.iter().map(|column| shown(&column.head())).collect())
@@ -319,7 +320,7 @@ impl Table {
         lines.join("\n")
     }
 
-    /// A frame around `columns`, for a terminal.
+    /// The table of `columns` in a frame, for a terminal.
     fn framed(&self, columns: &[usize]) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
@@ -335,7 +336,7 @@ impl Table {
         table
     }
 
-    /// The table, or where it is too wide several below each other, each with the names of the rows.
+    /// The table or, if it is too wide, several tables below each other, each with the names of the rows.
     fn terminal(&self, width: Option<usize>) -> String {
         let all: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = width else { return self.framed(&all).to_string() };
@@ -363,7 +364,7 @@ impl Table {
         parts.iter().map(part).collect::<Vec<_>>().join("\n")
     }
 
-    /// Whether column `i` has numbers, which end at the right.
+    /// Whether column `i` has numbers, which are aligned right.
     fn is_numeric(&self, i: usize) -> bool {
         i >= self.names && self.rows.iter().all(|row| !row[i].value.is_string())
     }
@@ -381,7 +382,7 @@ impl Table {
         std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
     }
 
-    /// The largest unit in which no number of bytes of column `i` is below one, but for zeros.
+    /// The largest unit in which no number of bytes in column `i`, zeros aside, is below one.
     fn one_unit(&self, i: usize) -> Option<(f64, &'static str)> {
         let numbers = self.rows.iter().filter_map(|row| row[i].value.as_f64()).filter(|bytes| *bytes > 0.0);
         let least = numbers.fold(f64::INFINITY, f64::min);
@@ -389,7 +390,7 @@ impl Table {
         (self.columns[i].unit == BYTES && least.is_finite()).then_some(unit)
     }
 
-    /// A `tabular`; one that shall fit a paper has the words of a head below each other.
+    /// The table as a `tabular`. If it `fits` a paper, the words of a head stand below each other.
     fn latex(&self, fits: bool) -> String {
         let line = |cells: Vec<String>| cells.join(" & ") + r" \\";
         let mut text = String::from("\\begin{tabular}{");
@@ -410,7 +411,7 @@ impl Table {
         for row in &self.rows {
             let cells = row.iter().zip(&units).map(|(cell, unit)| match (unit, cell.value.as_f64()) {
                 (Some((size, _)), Some(bytes)) => format!("{:.2}", bytes / size),
-                // A key is no text: it stands as the bibliography has it.
+                // A key is written as in the bibliography, without escapes.
                 _ if cell.cites => format!(r"\cite{{{}}}", cell.text),
                 _ => latex(&cell.text),
             });
@@ -420,31 +421,31 @@ impl Table {
     }
 }
 
-/// As on a terminal of any width.
+/// Writes the table as for a terminal of any width.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.render(Format::Terminal, None))
     }
 }
 
-/// A number with four digits that tell, and no exponent.
+/// A number to four significant digits, without an exponent.
 fn digits(number: f64) -> String {
     let before = if number > 0.0 { number.log10().floor() as i32 } else { 0 };
     format!("{number:.*}", (3 - before).max(0) as usize)
 }
 
-/// A cell of CSV, in quotes where it needs them.
+/// A cell of CSV, in quotes if needed.
 fn csv_cell(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
-/// Text that LaTeX shows as it is; what stands between backticks is code.
+/// `text` with the characters escaped that LaTeX treats specially. Text between backticks becomes code.
 pub fn latex(text: &str) -> String {
     let mut out = String::new();
     let (mut code, mut left) = (false, text.matches('`').count());
     for c in text.chars() {
         match c {
-            // The last of an odd number is a letter.
+            // The last backtick of an odd number is an ordinary character.
             '`' if code || left > 1 => {
                 out.push_str(if code { "}" } else { r"\texttt{" });
                 (code, left) = (!code, left - 1);
@@ -467,7 +468,7 @@ pub fn latex(text: &str) -> String {
 /// Decimal units of bytes, the largest first.
 const BYTE_UNITS: [(f64, &str); 4] = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")];
 
-/// Bytes in decimal units, as networks count.
+/// `n` bytes in decimal units, as is usual for networks.
 pub fn bytes(n: u64) -> String {
     let of = n as f64;
     match BYTE_UNITS.into_iter().find(|(size, _)| of >= *size) {
@@ -505,7 +506,7 @@ mod tests {
         let text = table().render(Format::Latex, None);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], r"\begin{tabular}{lrrl}");
-        // One unit a column: that of its smallest number.
+        // Each column has one unit, that of its smallest number.
         assert_eq!(lines[2], r"policy & client to server, kB & faster & note \\");
         assert_eq!(lines[4], r"full & 7000.00 & 1.00 & - \\");
         assert_eq!(lines[5], "a\\_b, 50 \\% & 12.00 & 2.50 & say \"no\" \\\\");
@@ -534,7 +535,7 @@ mod tests {
         assert!(narrow.lines().all(|line| line.chars().count() <= 36), "{narrow}");
         let cells = ["7.00 MB", "2.50", "say \"no\""];
         assert!(cells.iter().all(|cell| narrow.contains(cell)), "{narrow}");
-        // One column alone may be wider than the terminal: then its words go on lines of their own.
+        // A single column may be wider than the terminal. Its words then go on lines of their own.
         let tiny = table().render(Format::Terminal, Some(20));
         assert!(tiny.lines().all(|line| line.chars().count() <= 20), "{tiny}");
     }

@@ -1,5 +1,5 @@
-//! What work costs, by plan: a decoded token, the mean of some after a prompt, or a pass over a whole input; all of
-//! it or its operations. Sweeps, the rows of papers and studies take their numbers from here.
+//! Planned costs of work: of a decoded token as the mean of several after a prompt, or of a pass over a whole input.
+//! The work is taken whole or by operation. Sweeps, comparisons with papers and studies take their numbers from here.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -13,16 +13,16 @@ use waggle_report::any_layer;
 use waggle_session::Error;
 use waggle_session::party::{self, Outcome, PublicModel, SessionPlan, nobody};
 
-/// Scope of what a helper deals.
+/// Scope of the correlations that a helper deals.
 const DEALT: &str = "dealt";
 
-/// The work that numbers are of.
+/// The unit of work of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
     /// A decoded token.
     Token,
-    /// A pass over a whole input, which of a decoder gives one token.
+    /// A pass over a whole input. A decoder's pass gives one token.
     Pass,
 }
 
@@ -36,26 +36,26 @@ impl Work {
     }
 }
 
-/// When a session makes its correlations, and who does.
+/// When a session's correlations are made, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phases {
-    /// On the spot.
+    /// On the spot, by the two parties.
     One,
-    /// First, the two parties.
+    /// In advance, by the two parties.
     Two,
-    /// First, a helper, but for products with weights.
+    /// In advance, by a helper, except those of products with weights.
     Dealt,
-    /// First, a helper.
+    /// In advance, all by a helper.
     #[serde(rename = "dealt weights")]
     DealtWeights,
-    /// The third of three parties, right before each pass.
+    /// Right before each pass, by the third of three parties.
     #[serde(rename = "three parties")]
     Three,
 }
 
 impl Phases {
-    /// All of them, as options call them.
+    /// All values by their names in options.
     pub const NAMES: [(&'static str, Phases); 5] = [
         ("one", Phases::One),
         ("two", Phases::Two),
@@ -75,12 +75,12 @@ impl Phases {
         }
     }
 
-    /// Whether something is prepared before the input is known.
+    /// Whether correlations are made before the input is known.
     pub fn prepares(self) -> bool {
         self != Phases::One
     }
 
-    /// What the helper of a session with these phases deals; nothing where there is none.
+    /// The correlations that the helper of a session with these phases deals; nothing if there is no helper.
     pub fn deals(self) -> HelperDeals {
         match self {
             Phases::One | Phases::Two => HelperDeals::Nothing,
@@ -91,32 +91,32 @@ impl Phases {
     }
 }
 
-/// Bytes and flows, and the seconds that they take; fractions come from means.
+/// Bytes, flows, and the seconds that they take. Fractions come from means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// From the client to the server.
+    /// Bytes from the client to the server.
     pub bytes_client_to_server: f64,
-    /// From the server to the client.
+    /// Bytes from the server to the client.
     pub bytes_server_to_client: f64,
-    /// One-way messages that wait for each other.
+    /// Flows: one-way messages that wait for each other.
     pub flows: f64,
     /// Seconds of the link alone.
     pub network_seconds: f64,
-    /// Seconds with computation, by a calibration of the machines.
+    /// Seconds including computation, predicted by a calibration of the machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_seconds: Option<f64>,
-    /// Seconds of both parties' cores, by that calibration.
+    /// Seconds of both parties' cores, predicted by the same calibration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_seconds: Option<f64>,
 }
 
 impl Cost {
-    /// In both directions.
+    /// Bytes in both directions.
     pub fn bytes(&self) -> f64 {
         self.bytes_client_to_server + self.bytes_server_to_client
     }
 
-    /// This and `factor` times `other`.
+    /// This cost plus `factor` times `other`.
     pub fn plus(self, factor: f64, other: Cost) -> Self {
         let times = |ours: f64, theirs: f64| ours + factor * theirs;
         Cost {
@@ -136,20 +136,21 @@ impl Cost {
     }
 }
 
-/// What work costs, whole or one operation of it. Of a token it is the mean of those after a prompt.
+/// The cost of work, or of one operation of it. A token's cost is the mean of several tokens after a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkCost {
-    /// While it is done.
+    /// The cost while the work is done.
     pub online: Cost,
-    /// The preparation of the work: for a token, what a further token takes; in one phase, what is made on the spot.
+    /// The preparation of the work. For a token it is the preparation of one further token; in one phase it is done
+    /// on the spot.
     pub prepared: Cost,
-    /// The pass over the prompt of a token; not known of a single token.
+    /// For a token, the pass over the prompt; not known if a single token is planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Cost>,
-    /// Preparation that does not depend on how many tokens follow; not known of a single token.
+    /// Preparation that does not depend on the number of tokens; not known if a single token is planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_prompt: Option<Cost>,
-    /// Keys and base OTs, once a session, and halves of weights for a helper, once in a server's life.
+    /// Keys and base OTs, once in a session. Halves of weights for a helper, once in a server's life.
     pub setup: Cost,
 }
 
@@ -159,7 +160,7 @@ impl WorkCost {
         self.online.plus(1.0, self.prepared)
     }
 
-    /// The pass over the prompt and its preparation, where they are known.
+    /// The pass over the prompt and its preparation, if they are known.
     pub fn whole_prompt(&self) -> Option<Cost> {
         Some(self.prompt?.plus(1.0, self.prepared_prompt?))
     }
@@ -168,32 +169,32 @@ impl WorkCost {
 /// One operation, in all layers together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperationCost {
-    /// Its scopes, for example `attention/softmax`.
+    /// The operation's scopes, for example `attention/softmax`.
     pub operation: String,
-    /// What it costs.
+    /// The cost of the operation.
     #[serde(flatten)]
     pub cost: WorkCost,
 }
 
-/// The planned sessions that the cost of work is made of.
+/// The planned sessions from which the cost of work is computed.
 pub struct Sessions {
     work: Work,
     link: Option<LinkShape>,
     predicted: bool,
     tokens: f64,
-    /// All tokens; one alone is without the pass over the prompt.
+    /// A session with all tokens. If one token is planned, it lacks the pass over the prompt.
     long: Outcome,
-    /// One decoded token, if there are several.
+    /// A session with one decoded token, if `long` has several.
     short: Option<Outcome>,
 }
 
 impl Sessions {
-    /// Plans the `tokens` tokens that are decoded after a prompt of `length`, or a pass over so many tokens, over
-    /// `link` if that takes time. One token is planned alone, with its own preparation and without the pass over the
-    /// prompt.
+    /// Plans `tokens` decoded tokens after a prompt of `length` tokens, or a pass over `length` tokens, over `link`
+    /// if it takes time. If `tokens` is 1, that token is planned with its own preparation and without the pass over
+    /// the prompt.
     ///
     /// # Errors
-    /// A session that cannot be planned.
+    /// If a session cannot be planned.
     pub fn plan(
         model: &PublicModel,
         terms: &party::Terms,
@@ -227,7 +228,7 @@ impl Sessions {
         self.cost(|_| true)
     }
 
-    /// The cost of each operation, the one with the most bytes first. Set-up belongs to none.
+    /// The cost of each operation, the one with the most bytes first. Set-up belongs to no operation.
     pub fn operations(&self) -> Vec<OperationCost> {
         let entries = self.long.entries.iter().filter(|entry| entry.phase != Phase::Setup);
         let names: BTreeSet<String> = entries.map(|entry| operation(&entry.path)).collect();
@@ -240,7 +241,7 @@ impl Sessions {
         operations
     }
 
-    /// The cost of what is booked to paths that are `counted`.
+    /// The cost of the accounts whose paths are `counted`.
     fn cost(&self, counted: impl Fn(&str) -> bool) -> WorkCost {
         let of = |outcome: &Outcome, phases: &[Phase]| {
             let (mut sum, mut dealt) = (Traffic::default(), [0; 2]);
@@ -258,20 +259,21 @@ impl Sessions {
                 bytes_server_to_client: down as f64,
                 flows: flows as f64,
                 network_seconds: network([up, down], flows),
-                // The times of a plan are those between the parties.
+                // A plan's times are those between the two parties, without the helper's link.
                 predicted_seconds: self.predicted.then(|| time.as_secs_f64() + network(dealt, 0)),
                 core_seconds: self.predicted.then_some((sum.cpu + sum.peer_cpu).as_secs_f64()),
             }
         };
         let setup = of(&self.long, &[Phase::Setup]);
         let Some(short) = &self.short else {
-            // A pass alone decodes nothing, but three parties part in that phase.
+            // A pass decodes nothing, but three parties book their end to the decode phase.
             let online =
                 if self.work == Work::Pass { &[Phase::Prefill, Phase::Decode][..] } else { &[Phase::Decode] };
             let [online, prepared] = [online, &[Phase::Offline]].map(|phases| of(&self.long, phases));
             return WorkCost { online, prepared, prompt: None, prepared_prompt: None, setup };
         };
-        // A session with one token prepares all that the prompt needs, masks of its cache and its eviction included.
+        // A session with one token makes all preparation of the prompt, including masks of its cache and its
+        // eviction.
         let all = of(&self.long, &[Phase::Offline]);
         let prepared = all.plus(-1.0, of(short, &[Phase::Offline])).over(self.tokens - 1.0);
         WorkCost {
@@ -284,7 +286,7 @@ impl Sessions {
     }
 }
 
-/// What crosses a link to the helper, whose flows wait for no other link's.
+/// An account of a link to the helper. Its flows wait for no flow of another link.
 fn dealt(Entry { phase, path, traffic }: Entry) -> Entry {
     Entry { phase, path: format!("{DEALT}/{path}"), traffic: Traffic { flows: 0, ..traffic } }
 }
@@ -293,7 +295,7 @@ fn is_dealt(path: &str) -> bool {
     path.strip_prefix(DEALT).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The operation that a path of scopes belongs to: its first two scopes, within whatever layer.
+/// The operation of a path of scopes: its first two scopes, without the layer.
 fn operation(path: &str) -> String {
     let any = any_layer(path);
     let inner = any.strip_prefix("layer */").unwrap_or(&any);

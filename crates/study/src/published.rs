@@ -1,5 +1,5 @@
-//! Figures that other systems publish, read from `published.json` beside this file, which says where each figure
-//! stands.
+//! Figures that papers publish of other systems. They are read from `published.json` beside this file, which states
+//! each figure's source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -16,12 +16,12 @@ static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
     serde_json::from_str(include_str!("published.json")).expect("a part of the program, and tested")
 });
 
-/// Figures, and what they were read in.
+/// Figures and the works that contain them.
 #[derive(Debug, Deserialize)]
 pub struct Published {
-    /// A remark on what the figures are, and on what they are not.
+    /// A remark on the meaning of the figures and its limits.
     pub about: String,
-    /// What figures were read in, by the keys that they have in a bibliography.
+    /// The works that contain the figures, by their keys in a bibliography.
     works: BTreeMap<String, Reference>,
     /// Every figure.
     pub figures: Vec<Figure>,
@@ -31,23 +31,23 @@ pub struct Published {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// The paper whose table it stands in, by the name that `waggle reproduce` knows.
+    /// The paper whose table has the figure, by its name in `waggle reproduce`.
     pub paper: String,
     /// The system.
     pub system: String,
-    /// The shape that it is of, by the name that `plan --model` knows.
+    /// The shape of the model, by its name in `plan --model`.
     pub model: String,
-    /// What is done.
+    /// The unit of work.
     pub work: Work,
-    /// Whether a token is made without a cache, by a pass over all tokens before it.
+    /// Whether a token is made without a cache, by a pass over all earlier tokens.
     #[serde(default)]
     pub uncached: bool,
-    /// Tokens of the input: those before a token, or all of a pass. Not every source names them.
+    /// Tokens of the input: all tokens of a pass, or the tokens before a decoded one. Not every source states them.
     pub tokens: Option<usize>,
-    /// Waggle's policy for the same, in an ablation.
+    /// Waggle's policy that corresponds to the system, in an ablation.
     pub policy: Option<PolicySpec>,
     link: Option<String>,
-    /// The part of it that has the figure.
+    /// The part of the work that the figure covers.
     pub phase: Extent,
     /// The machines that compute.
     pub trust: Trust,
@@ -55,42 +55,42 @@ pub struct Figure {
     pub measured_seconds: Option<f64>,
     /// Bytes in both directions.
     pub bytes: Option<u64>,
-    /// What is sent before the input is known, where that stands apart.
+    /// Bytes that are sent before the input is known, if the source states them apart.
     pub prepared_bytes: Option<u64>,
     /// One-way messages that wait for each other.
     pub flows: Option<u64>,
-    /// The factor by which it is faster than what the source compares it with.
+    /// The factor by which the system is faster than the source's baseline.
     pub faster: Option<f64>,
-    /// The factor by which it sends fewer bytes than that.
+    /// The factor by which the system sends fewer bytes than that baseline.
     pub fewer: Option<f64>,
     /// The machines of the source.
     pub hardware: String,
-    /// How it is known.
+    /// How the figure is known.
     pub known: Certainty,
-    /// The key of the work it was read in: of what repeats it, where it is second-hand.
+    /// The key of the work from which the figure was read. For a second-hand figure it is the work that repeats it.
     pub cite: String,
-    /// Where it stands.
+    /// The place in that work.
     pub source: String,
-    /// The attack that shows that the system does not keep what it promises.
+    /// The attack that shows that the system is not secure, if there is one.
     pub broken: Option<String>,
     remark: Option<String>,
-    /// The page that says why our numbers differ, if they do.
+    /// The page that explains why Waggle's numbers differ, if they do.
     pub reason: Option<String>,
 }
 
-/// The machines that compute, and must not collude.
+/// The machines that compute. They must not collude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Trust {
     /// A client and a server.
     #[serde(rename = "two parties")]
     Two,
-    /// A client, a server and a third machine that deals.
+    /// A client, a server, and a third machine that deals correlations.
     #[serde(rename = "two parties and a dealer")]
     Dealer,
-    /// Three that share the work.
+    /// Three machines that share the work.
     #[serde(rename = "three parties")]
     Three,
-    /// A server that computes on ciphertexts of the client's.
+    /// A server that computes on the client's ciphertexts.
     #[serde(rename = "one server, encrypted")]
     Server,
 }
@@ -107,13 +107,13 @@ impl Trust {
     }
 }
 
-/// The part of the work that a figure is of.
+/// The part of the work that a figure covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Extent {
-    /// All of it.
+    /// All of the work.
     All,
-    /// All but what does not depend on the input.
+    /// All except the part that does not depend on the input.
     Online,
 }
 
@@ -122,7 +122,8 @@ pub fn published() -> &'static Published {
     &PUBLISHED
 }
 
-/// The names of all papers, each with those of the systems that stand there alone.
+/// The names of all papers. Each has the names of systems in its figures that are not papers here themselves. A
+/// system is listed under one paper.
 pub fn papers() -> BTreeMap<&'static str, Vec<String>> {
     let mut papers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for figure in &PUBLISHED.figures {
@@ -139,7 +140,7 @@ pub fn papers() -> BTreeMap<&'static str, Vec<String>> {
 }
 
 impl Published {
-    /// The works that `figures` were read in, each once and by their keys, as a file of BibTeX.
+    /// A BibTeX file of the works from which `figures` were read, each once, sorted by key.
     pub fn bibliography<'a>(&self, figures: impl IntoIterator<Item = &'a Figure>) -> String {
         let keys: BTreeSet<&str> = figures.into_iter().map(|figure| figure.cite.as_str()).collect();
         let entries = keys.iter().filter_map(|key| Some(self.works.get(*key)?.bibtex(key)));
@@ -159,17 +160,17 @@ impl Figure {
         format!("{}, {}{tokens}{cache}", self.model, self.work.name())
     }
 
-    /// Our work for the same.
+    /// Waggle's unit of work for the same.
     pub fn ours(&self) -> Work {
         if self.uncached { Work::Pass } else { self.work }
     }
 
-    /// The network, where the source names one.
+    /// The network, if the source states one.
     pub fn link(&self) -> Option<LinkShape> {
         self.link.as_deref().and_then(|name| name.parse().ok())
     }
 
-    /// Whether a third machine deals what is prepared.
+    /// Whether a third machine deals prepared correlations.
     pub fn has_dealer(&self) -> bool {
         self.trust == Trust::Dealer
     }
@@ -184,7 +185,7 @@ impl Figure {
         self.link.as_deref().unwrap_or("not stated")
     }
 
-    /// What a reader must know of it: first, whether it is broken.
+    /// Remarks on the figure for readers. The first says whether the system is broken.
     pub fn remarks(&self) -> String {
         let broken = self.broken.as_ref().map(|attack| format!("BROKEN: {attack}"));
         // In an ablation the factor has a column.

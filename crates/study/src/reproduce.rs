@@ -1,4 +1,4 @@
-//! What a paper publishes beside the same by this program, as tables.
+//! Tables that compare a paper's figures with the same work by this program.
 
 use waggle_model::shape;
 use waggle_mpcache::PolicySpec;
@@ -9,25 +9,25 @@ use waggle_report::{CONDITIONS, Cost, Report, Seconds, conditions};
 use crate::cost::{self, Phases, Work};
 use crate::published::{Extent, Figure};
 
-/// Tokens that a mean is taken over.
+/// Tokens over which a mean is taken.
 pub const TOKENS: usize = 16;
 
 /// Bytes, flows and seconds of work or of a part of it.
 #[derive(Clone, Copy, Default)]
 pub struct Amounts {
-    /// In both directions.
+    /// Bytes in both directions.
     pub bytes: f64,
-    /// One-way messages that wait for each other.
+    /// Flows: one-way messages that wait for each other.
     pub flows: f64,
-    /// Seconds of each kind of [`KINDS`].
+    /// Seconds of each kind in [`KINDS`].
     pub seconds: [Option<f64>; KINDS.len()],
 }
 
-/// The kinds of seconds, none of which stands beside another without its name.
+/// The kinds of seconds. Wherever a table shows several of them, it names each.
 pub const KINDS: [Seconds; 3] = [Seconds::Measured, Seconds::Network, Seconds::Predicted];
 
 impl Amounts {
-    /// `long` without `short`, over `n`, of runs.
+    /// (`long` - `short`) / `n`, for the costs of two runs.
     pub fn mean(long: &Cost, short: &Cost, n: usize) -> Self {
         let mean = |long: f64, short: f64| (long - short) / n as f64;
         Amounts {
@@ -37,7 +37,7 @@ impl Amounts {
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Amounts) -> Self {
         let [a, b] = [self, other];
         let sum = |i: usize| a.seconds[i].zip(b.seconds[i]).map(|(a, b)| a + b);
@@ -48,7 +48,7 @@ impl Amounts {
         KINDS.iter().position(|known| *known == kind).and_then(|i| self.seconds[i])
     }
 
-    /// The best seconds that are known, and their kind.
+    /// The seconds of the most reliable kind that is known, with the kind.
     fn clock(&self) -> Option<(Seconds, f64)> {
         let [measured, network, predicted] = [0, 1, 2].map(|i| self.seconds[i].map(|seconds| (KINDS[i], seconds)));
         measured.or(predicted).or(network)
@@ -62,21 +62,21 @@ impl From<cost::Cost> for Amounts {
     }
 }
 
-/// What one session of ours costs, without its set-up.
+/// The cost of one session of this program, without its set-up.
 pub struct Ours {
     /// When correlations are made.
     pub phases: Phases,
     /// Tokens of the input.
     pub tokens: usize,
-    /// Between the parties.
+    /// The link between the parties.
     pub link: LinkShape,
     /// Cores of the parties.
     pub cores: Option<String>,
-    /// What does not depend on the input.
+    /// The cost of the part that does not depend on the input.
     pub prepared: Amounts,
-    /// The rest.
+    /// The cost of the rest.
     pub online: Amounts,
-    /// Bytes of keys and base OTs, once a session.
+    /// Bytes of keys and base OTs, once in a session.
     pub set_up: f64,
 }
 
@@ -98,8 +98,8 @@ impl Default for Comparison {
 }
 
 impl Comparison {
-    /// Adds `figure`, which stands in `row` of its paper, and below it ours; `full` is the same with the full cache,
-    /// for a figure of a policy.
+    /// Adds `figure`, which is in `row` of its paper, and below it this program's numbers `ours`. For a figure of a
+    /// policy, `full` are this program's numbers with the full cache.
     pub fn add(&mut self, row: usize, figure: &Figure, ours: &[Ours], full: &[Ours]) {
         match &figure.policy {
             None => compare(&mut self.figures, row, figure, ours),
@@ -133,7 +133,7 @@ impl Comparison {
     }
 }
 
-/// Columns of figures. Columns that readers must ask for stand at the end, behind what all rows share.
+/// Columns of figures. The last ones are columns that readers must ask for, after the settings that rows may share.
 const COLUMNS: [(&str, &str); 23] = [
     ("row", ""),
     ("system", ""),
@@ -160,17 +160,17 @@ const COLUMNS: [(&str, &str); 23] = [
     ("prepared, network", "seconds"),
 ];
 
-/// Columns that say what ours assumes.
+/// Columns with the assumptions of this program's numbers.
 const SETTINGS: [&str; 6] = ["length_tokens", "mean_of_tokens", "link", "rate_mbit_s", "round_trip_ms", "cores"];
 
-/// Columns that readers find in the sources.
+/// Columns that are shown only on request.
 const ASKED: [&str; 1] = ["prepared_network_seconds"];
 
 const ABLATIONS: [&str; 7] = ["row", "system", "what", "phases", "seconds are", "faster", "fewer bytes"];
 
 const SOURCES: [&str; 9] = ["row", "system", "trust", "link", "hardware", "known", "cite", "source", "remark"];
 
-/// Adds the row of a figure, and below it ours.
+/// Adds the row of a figure, and below it the rows of this program.
 fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
     let part = |part: Extent| (figure.phase == part).then_some(figure);
     let seconds = |of| Cell::maybe(part(of).and_then(|figure| figure.measured_seconds), published_seconds);
@@ -187,10 +187,10 @@ fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
     theirs[11] = seconds(Extent::All);
     table.add(theirs);
     for own in ours {
-        // What one phase makes on the spot has no bytes and seconds of its own.
+        // In one phase, correlations are made on the spot, so their bytes and seconds are not known apart.
         let split = own.phases.prepares();
         let all = own.prepared.plus(own.online);
-        // Each part is compared with the same part.
+        // A figure of a part is compared with the same part.
         let timed = if figure.phase == Extent::All { Some(all) } else { split.then_some(own.online) };
         let sent = if figure.prepared_bytes.is_some() { Some(all) } else { timed };
         let theirs = figure.bytes.map(|bytes| (bytes + figure.prepared_bytes.unwrap_or(0)) as f64);
@@ -265,7 +265,7 @@ fn source(row: usize, figure: &Figure) -> [Cell; 9] {
     ]
 }
 
-/// Bytes of both parties' links to the helper, without those that set them up.
+/// Bytes on both parties' links to the helper, without set-up.
 pub fn helper_bytes(report: &Report) -> u64 {
     let links = report.helper.unwrap_or_default();
     let links = [links.client, links.server].into_iter().flatten();

@@ -1,12 +1,12 @@
-//! The classes of tokenizers in transformers 5 that make their stages themselves.
+//! The tokenizer classes of transformers 5 that make their stages themselves.
 //!
-//! `AutoTokenizer` finds a class by `tokenizer_config.json` and by the type of the model. Most of the classes take a
-//! `tokenizer.json` as it is. Those here take its vocabulary alone, and make the stages from their own settings, so
-//! that `do_lower_case`, for example, has the last word.
+//! `AutoTokenizer` finds a class by `tokenizer_config.json` and by the type of the model. Most classes take a
+//! `tokenizer.json` as it is. The classes here take only its vocabulary and make the stages from their own settings,
+//! so that `do_lower_case`, for example, overrides the file.
 
 use serde_json::{Map, Value, json};
 
-/// What `tokenizer_config.json` says.
+/// The contents of `tokenizer_config.json`.
 type Config = Map<String, Value>;
 
 fn set(config: &Config, key: &str, default: bool) -> bool {
@@ -28,7 +28,7 @@ pub(super) enum Class {
 
 use Class::{Bert, CodeGen, Gemma, Gpt2, GptNeoX, Llama, Qwen2, Roberta};
 
-/// The names of the classes, without `Fast`; others take the file as it is.
+/// The names of these classes, without `Fast`. All other classes take the file as it is.
 const NAMES: [(&str, Class); 17] = [
     ("BertTokenizer", Bert),
     ("DistilBertTokenizer", Bert),
@@ -49,7 +49,7 @@ const NAMES: [(&str, Class); 17] = [
     ("RobertaTokenizer", Roberta),
 ];
 
-/// What `AutoTokenizer` knows of the types of models here: the class that belongs to a type.
+/// The class that `AutoTokenizer` assigns to each type of model; `None` for a class that takes the file as it is.
 const OF_TYPES: [(&str, Option<Class>); 18] = [
     ("bert", Some(Bert)),
     ("distilbert", Some(Bert)),
@@ -64,7 +64,7 @@ const OF_TYPES: [(&str, Option<Class>); 18] = [
     ("phi", Some(Gpt2)),
     ("qwen2", Some(Qwen2)),
     ("qwen3", Some(Qwen2)),
-    // The file as it is.
+    // These types take the file as it is.
     ("granite", None),
     ("mistral", None),
     ("olmo2", None),
@@ -72,10 +72,10 @@ const OF_TYPES: [(&str, Option<Class>); 18] = [
     ("phi3", None),
 ];
 
-/// Types whose published files name a class that is wrong.
+/// Types of models whose published files name a wrong class.
 const MISNAMED: [&str; 2] = ["phi3", "qwen2"];
 
-/// The pieces of Qwen2's texts, as its authors published them.
+/// The pattern that splits Qwen2's texts into pieces, as its authors published it.
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -90,14 +90,14 @@ impl Class {
             return None;
         }
         match own {
-            // A type without a class of its own trusts no other.
+            // A type that takes the file as it is ignores a named class.
             Some(None) => None,
             Some(own) if MISNAMED.contains(&kind) => own,
             _ => known(named),
         }
     }
 
-    /// The named tokens where nothing is said of them.
+    /// Defaults of the named tokens.
     pub(super) fn tokens(self) -> &'static [(&'static str, &'static str)] {
         const END: &str = "<|endoftext|>";
         match self {
@@ -131,8 +131,8 @@ impl Class {
         }
     }
 
-    /// Whether a vocabulary in `file`, the model of a `tokenizer.json`, is one for this class, and the stages are for
-    /// bytes if they are here.
+    /// Whether the vocabulary in `model`, of a `tokenizer.json`, fits this class. `byte_level` says whether the file
+    /// has stages for bytes; it must agree with the class.
     pub(super) fn fits(self, model: &Value, byte_level: bool) -> bool {
         match self {
             Bert => model["vocab"].is_object() && model.get("merges").is_none(),
@@ -141,8 +141,8 @@ impl Class {
         }
     }
 
-    /// The file of this class with the vocabulary of `model`, without added tokens. `unknown` stands for words that
-    /// it does not have, `post_processor` is that of the file. [`Class::template`] comes after the tokens.
+    /// A file with the stages of this class and the vocabulary of `model`, without added tokens. `unknown` is the
+    /// token for unknown words, and `post_processor` the file's own. [`Class::template`] is added after the tokens.
     pub(super) fn stages(
         self,
         model: &Value,
@@ -228,11 +228,12 @@ impl Class {
         parts.into_iter().map(|(part, value)| (part.to_owned(), value)).collect()
     }
 
-    /// The template of the class, whatever the file says, around a text the tokens `cls` and `sep` with their ids.
+    /// The template of the class, which overrides the file's: it puts the tokens `cls` and `sep`, with their ids,
+    /// around a text.
     pub(super) fn template(self, config: &Config, [cls, sep]: [Option<(&str, u64)>; 2]) -> Option<Value> {
         match self {
             Bert => {
-                // A class that was told of no such token takes these ids.
+                // Defaults of the class, with the ids that it assumes.
                 let ((cls, begin), (sep, end)) = (cls.unwrap_or(("[CLS]", 2)), sep.unwrap_or(("[SEP]", 3)));
                 let token = |token: &str, id| json!({"id": token, "ids": [id], "tokens": [token]});
                 let piece = |token: &str, segment| json!({"SpecialToken": {"id": token, "type_id": segment}});

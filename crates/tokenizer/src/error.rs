@@ -1,4 +1,4 @@
-//! Faults of a tokenizer.
+//! Errors of a tokenizer.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -8,7 +8,7 @@ pub(super) const MAX_QUOTE_BYTES: usize = 240;
 
 /// A tokenizer that cannot be used, or that failed at a text.
 ///
-/// Its quotes of a file have no control characters and a bounded length, so that they may be shown on a terminal.
+/// Quotes of a file in its text have no control characters and a bounded length, so that a terminal may show them.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -32,10 +32,10 @@ pub enum TokenizerError {
     Refused {
         /// The part of the file.
         part: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// There is more of something than the limit.
+    /// The number of some things exceeds its limit.
     #[error("tokenizer: {got} {what} are more than {limit}")]
     TooMuch {
         /// The things that are too many.
@@ -48,7 +48,7 @@ pub enum TokenizerError {
     /// The tokenizer library gave up.
     #[error("tokenizer: {what}")]
     Failed {
-        /// Its words.
+        /// The library's message.
         what: String,
     },
     /// The chat template cannot be used, or refuses a conversation.
@@ -66,7 +66,7 @@ pub enum TokenizerError {
     /// The process of the tokenizer ended: a panic, an abort, or a limit of memory or processor time.
     #[error("the tokenizer's process ended when it was asked to {step}: {status}")]
     Died {
-        /// The step that it was asked for.
+        /// The step that the process was asked to do.
         step: String,
         /// The status with which it ended.
         status: String,
@@ -74,21 +74,21 @@ pub enum TokenizerError {
     /// The process of the tokenizer took too long and was killed.
     #[error("the tokenizer was asked to {step} and had no answer after {seconds} s")]
     TimedOut {
-        /// The step that it was asked for.
+        /// The step that the process was asked to do.
         step: String,
         /// The time-out, in seconds.
         seconds: String,
     },
-    /// The process of the tokenizer answered with something else than what was asked for.
+    /// The process of the tokenizer answered with something that was not asked for.
     #[error("the tokenizer's process was asked to {step} and answered with nonsense")]
     Nonsense {
-        /// The step that it was asked for.
+        /// The step that the process was asked to do.
         step: String,
     },
 }
 
 impl TokenizerError {
-    /// This error without control characters and of bounded length: it came from another process.
+    /// This error, which came from another process, without control characters and of bounded length.
     pub(super) fn sanitized(self) -> Self {
         use TokenizerError::*;
         match self {
@@ -105,7 +105,7 @@ impl TokenizerError {
         }
     }
 
-    /// Whether the process of the tokenizer failed, rather than what it was asked for.
+    /// Whether the tokenizer's process itself failed. Otherwise the request did.
     pub fn of_process(&self) -> bool {
         use TokenizerError::*;
         matches!(self, Spawn { .. } | Died { .. } | TimedOut { .. } | Nonsense { .. })
@@ -128,7 +128,7 @@ impl TokenizerError {
     }
 }
 
-/// Refuses `got` of `what` above `limit`.
+/// Refuses more than `limit` things called `what`.
 pub(super) fn at_most(what: &str, got: usize, limit: usize) -> Result<(), TokenizerError> {
     if got <= limit { Ok(()) } else { Err(TokenizerError::TooMuch { what: what.into(), got, limit }) }
 }

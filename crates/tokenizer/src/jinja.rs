@@ -1,13 +1,13 @@
-//! The dialect of Jinja that transformers 5 renders chat templates in, for a library that has another.
+//! Translates the Jinja dialect of transformers 5's chat templates to the dialect of the library used here.
 //!
 //! - Line ends are `\n`, in the template and in its texts.
-//! - `{% generation %}` marks what an assistant wrote, for training: a block that changes nothing.
-//! - `'..' % values` is Python's old way to put values into a text.
+//! - `{% generation %}` marks an assistant's words for training. The block changes nothing.
+//! - `'..' % values` is Python's old way to format values.
 //! - `tojson` writes as `json.dumps` does, with the arguments `ensure_ascii`, `indent`, `separators` and `sort_keys`.
 //! - `strftime_now(format)` gives the time; here it is the time at which a conversation began, on the client's clock.
 //! - Texts have the methods of Python's `str` that templates use.
 //!
-//! Statements that are not Python's, and names that are not there, are errors as they are in transformers.
+//! Unknown statements and undefined names are errors, as they are in transformers.
 
 use std::io;
 
@@ -16,16 +16,16 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehav
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter};
 
-/// Instructions of one rendering. A template of 20 kB takes some thousands for a message.
+/// Most instructions of one rendering. A template of 20 kB takes some thousands of them for a message.
 const FUEL: u64 = 10_000_000;
 
 /// Longest text that a method pads, in characters.
 const MAX_WIDTH: usize = 1 << 16;
 
-/// The text of `template` in `context`, at the time `now` (a date and a time in ISO 8601).
+/// Renders `template` with the variables `context`, at the time `now` (a date and a time in ISO 8601).
 pub(super) fn render(template: &str, context: Value, now: &str) -> Result<String, Error> {
     let mut environment = Environment::new();
-    // Nothing but the text itself: no escapes for HTML.
+    // Texts are not escaped for HTML.
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(FUEL));
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
@@ -49,7 +49,7 @@ fn invalid(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, why)
 }
 
-/// The time `now` as Python writes it.
+/// The time `now`, formatted as Python's `strftime` does.
 fn strftime(now: &str, format: &str) -> Result<String, Error> {
     let now: jiff::civil::DateTime = now.parse().map_err(|_| invalid("the time is not known"))?;
     jiff::fmt::strtime::format(format, now).map_err(|e| invalid(e.to_string()))
@@ -84,7 +84,7 @@ fn translated(template: &str) -> String {
             _ => {}
         }
         match statement {
-            // A block of its own, like the call that transformers makes of it.
+            // The block has a scope of its own, like the call block that transformers turns it into.
             Some("generation") if !raw => out.push_str(&tag.replace("generation", "with")),
             Some("endgeneration") if !raw => out.push_str(&tag.replace("endgeneration", "endwith")),
             _ if raw || tag.starts_with("{#") => out.push_str(tag),
@@ -94,10 +94,10 @@ fn translated(template: &str) -> String {
     out + rest
 }
 
-/// The end of the tag with which `text` begins: behind the first `end` that is in no text of the tag.
+/// The position after the tag with which `text` begins, that is, after the first `end` outside the tag's quotes.
 fn inside(text: &str, end: &str) -> Option<usize> {
     let mut at = 2;
-    // A map may end in front of the end of the tag.
+    // The brace of a map may stand right before the end of the tag.
     let mut depth = 0_usize;
     while at < text.len() {
         let rest = &text[at..];
@@ -162,7 +162,7 @@ fn formatted(tag: &str, out: &mut String) {
     }
 }
 
-/// The operand with which `text` begins, and what follows it.
+/// The operand with which `text` begins, and the rest of `text`.
 fn operand(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start();
     let mut at = 0;
@@ -184,7 +184,7 @@ fn operand(text: &str) -> Option<(&str, &str)> {
     (at > 0).then(|| (text[..at].trim_end(), &text[at..]))
 }
 
-/// The length of the brackets with which `text` begins.
+/// The length of the bracketed expression with which `text` begins.
 fn bracketed(text: &str) -> Option<usize> {
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(c) = text[at..].chars().next() {
@@ -204,7 +204,7 @@ fn bracketed(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether the inside of brackets is a list: has a comma that is in no inner brackets.
+/// Whether the text between brackets is a list, that is, has a comma outside inner brackets.
 fn is_list(text: &str) -> bool {
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
@@ -222,7 +222,7 @@ fn is_list(text: &str) -> bool {
     false
 }
 
-/// The methods of Python's texts, lists and maps.
+/// Calls a method that Python's texts, lists and maps have.
 fn method(state: &State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let known = minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments);
     match (known, value.as_str()) {
@@ -248,7 +248,8 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Value, Err
     match name {
         "rjust" => padded(|missing| missing),
         "ljust" => padded(|_| 0),
-        // Python puts the odd one left where the width is odd, too; templates pad by spaces.
+        // If both the padding and the width are odd, Python puts the larger half left. That is ignored here, as
+        // templates pad by spaces.
         "center" => padded(|missing| missing / 2),
         "zfill" => {
             let (width,): (usize,) = from_args(arguments)?;
@@ -333,7 +334,7 @@ fn repr(value: &Value) -> String {
     }
 }
 
-/// `%` of texts, with `%r`, which the library does not have, and lists as Python writes them.
+/// Python's `%` of texts. Unlike the library's, it knows `%r` and writes lists as Python does.
 fn format(state: &State<'_, '_>, text: String, values: Rest<Value>) -> Result<Value, Error> {
     let mut values = values.0;
     let (mut out, mut place, mut rest) = (String::new(), 0, &text[..]);
@@ -383,7 +384,7 @@ fn to_json(value: &Value, arguments: Rest<Value>, named: Kwargs) -> Result<Value
     let sort_keys = argument(3, "sort_keys")?.is_some_and(|value| value.is_true());
     named.assert_all_used()?;
     let failed = |error: serde_json::Error| invalid(format!("not JSON serializable: {error}"));
-    // A map of this type has its keys in order.
+    // JSON maps of this type keep their keys sorted.
     let sorted = sort_keys.then(|| serde_json::to_value(value)).transpose().map_err(failed)?.map(sorted);
     let mut out = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(
@@ -398,7 +399,7 @@ fn to_json(value: &Value, arguments: Rest<Value>, named: Kwargs) -> Result<Value
     String::from_utf8(out).map(Value::from).map_err(|e| invalid(e.to_string()))
 }
 
-/// `value` with the keys of all maps in order, whatever the library's maps do.
+/// `value` with the keys of all maps sorted, whatever order the library's maps have.
 fn sorted(value: serde_json::Value) -> serde_json::Value {
     match value {
         serde_json::Value::Object(object) => {
@@ -411,13 +412,13 @@ fn sorted(value: serde_json::Value) -> serde_json::Value {
     }
 }
 
-/// The form of Python's `json`.
+/// A JSON formatter that writes as Python's `json` does.
 struct Python {
     ensure_ascii: bool,
     indent: Option<String>,
     separators: [String; 2],
     depth: usize,
-    /// Whether the list or map has something in it.
+    /// Whether the list or map has any entry.
     any: bool,
 }
 
@@ -506,7 +507,7 @@ impl Formatter for Python {
 
     fn write_char_escape<W: ?Sized + io::Write>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
         match escape {
-            // Python leaves a slash alone, and so does this library.
+            // Python does not escape a slash, and nor does this library.
             CharEscape::Solidus => writer.write_all(b"/"),
             escape => serde_json::ser::CompactFormatter.write_char_escape(writer, escape),
         }

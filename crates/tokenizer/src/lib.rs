@@ -20,14 +20,14 @@ pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message, local_time};
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 
-/// Bytes of a text for each position of a model, at least: white space that a tokenizer drops counts, too. The
-/// longest token of GPT-2 has as many.
+/// Bytes that a text may have for each position of a model, or more if a token is longer. They leave room for white
+/// space that a tokenizer drops. GPT-2's longest token has as many bytes.
 const BYTES_PER_POSITION: usize = 128;
 
-/// An Egyptian hieroglyph, of which a tokenizer that knows it has bytes.
+/// An Egyptian hieroglyph. Only a tokenizer with byte tokens can encode it.
 const UNKNOWN: char = '\u{13000}';
 
-/// A tokenizer, public like the configuration: a server may send its bytes to a client.
+/// A tokenizer. It is public like the configuration, and a server may send its bytes to a client.
 pub struct Tokenizer {
     place: Place,
     /// Longest text that is encoded, in bytes.
@@ -44,13 +44,13 @@ impl Tokenizer {
     /// Reads the bytes of the user's own `tokenizer.json`.
     ///
     /// # Errors
-    /// [`TokenizerError`] by the part of the file: what Waggle does not support or what exceeds a bound.
+    /// [`TokenizerError`] with the part of the file that Waggle does not support or that exceeds a bound.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
         Ok(Tokenizer { place: Place::Here(Box::new(Local::from_bytes(bytes)?)), most: usize::MAX })
     }
 
     /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that
-    /// runs [`run_worker`]. When it is gone, the next request starts another.
+    /// runs [`run_worker`]. If the process has ended, the next request starts another.
     ///
     /// # Errors
     /// As [`Tokenizer::from_bytes`]; [`TokenizerError::Spawn`], [`TokenizerError::Died`] or
@@ -59,8 +59,8 @@ impl Tokenizer {
         Ok(Tokenizer { place: Place::Worker(Box::new(worker::Worker::start(bytes, command)?)), most: MAX_TEXT_BYTES })
     }
 
-    /// This tokenizer for a model of so many positions: a text that is too long for it is refused before it is
-    /// encoded. A token has at most the bytes of the longest one, or 128 if that is shorter.
+    /// This tokenizer for a model of `positions` positions. A text that is too long for the model is refused before
+    /// it is encoded: it may have, for each position, the bytes of the longest token or 128, whichever is more.
     pub fn within(self, positions: usize) -> Self {
         let longest = match &self.place {
             Place::Here(local) => local.longest,
@@ -70,8 +70,8 @@ impl Tokenizer {
         Tokenizer { most: self.most.min(most), ..self }
     }
 
-    /// Why the process of a foreign tokenizer has limits but no sandbox, on a Linux that has none. On other systems
-    /// there are limits alone.
+    /// The reason for which the process of a foreign tokenizer has limits but no sandbox, on a Linux without
+    /// sandboxes. `None` if it has one, and on other systems, which have limits alone.
     pub fn no_sandbox(&self) -> Option<&str> {
         match &self.place {
             Place::Here(_) => None,
@@ -82,13 +82,14 @@ impl Tokenizer {
     /// Ids of a prompt, with the special tokens that the tokenizer puts before a text.
     ///
     /// # Errors
-    /// Those of the library; [`TokenizerError::TooMuch`] by [`within`](Tokenizer::within). From a process also above
-    /// [`MAX_TEXT_BYTES`] or [`MAX_TEXT_IDS`], and those of a process that dies twice or takes too long.
+    /// If the library fails. [`TokenizerError::TooMuch`] for a text that is too long by
+    /// [`within`](Tokenizer::within), and in a process for more than [`MAX_TEXT_BYTES`] or [`MAX_TEXT_IDS`]. If the
+    /// process dies twice or takes too long.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.ids(text, true)
     }
 
-    /// Ids of a text that follows another one: without the special tokens that begin a text.
+    /// Ids of a text that follows another one, without the special tokens that begin a text.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -96,11 +97,12 @@ impl Tokenizer {
         self.ids(text, false)
     }
 
-    /// Ids of two texts that an encoder reads together, and the place where the second one begins, if the tokenizer
-    /// tells it from the first.
+    /// Ids of two texts that an encoder reads together, and the index at which the second text begins, if the
+    /// tokenizer gives the two texts different segments.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`]; [`TokenizerError::Refused`] for a tokenizer that does not put one after the other.
+    /// As [`Tokenizer::encode`]. [`TokenizerError::Refused`] for a tokenizer that does not put one text after the
+    /// other.
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Option<usize>), TokenizerError> {
         error::at_most("bytes of text", first.len() + second.len(), self.most)?;
         match &self.place {
@@ -117,12 +119,12 @@ impl Tokenizer {
         }
     }
 
-    /// The text of `messages` by `template` at the time `now` ([`local_time`]), in the process of the tokenizer if it
-    /// has one. With `generate` it ends where an answer begins.
+    /// Renders `messages` by `template` at the time `now` ([`local_time`]), in the tokenizer's process if it has one.
+    /// With `generate` the text ends where an answer begins.
     ///
     /// # Errors
-    /// [`TokenizerError::Template`] for a template that fails, refuses the messages or takes too many steps;
-    /// [`TokenizerError::TooMuch`]; those of a process that dies or takes too long.
+    /// [`TokenizerError::Template`] for a template that fails, refuses the messages or takes too many steps.
+    /// [`TokenizerError::TooMuch`] for a text that is too long. If the process dies or takes too long.
     pub fn render(
         &self,
         template: &ChatTemplate,
@@ -141,9 +143,9 @@ impl Tokenizer {
         }
     }
 
-    /// Characters of `text` that have no token: they are left out of its ids, or read as any other unknown one. White
-    /// space and controls, which many tokenizers drop on purpose, do not count, and the first 64 kinds that are not
-    /// ASCII letters are looked at.
+    /// Characters of `text` that have no token: the ids leave them out, or contain the token of unknown words
+    /// instead. White space and controls do not count, as many tokenizers drop them on purpose. Only the first 64
+    /// different characters are checked, ASCII letters aside.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -157,7 +159,7 @@ impl Tokenizer {
         if seen.is_empty() {
             return Ok(seen);
         }
-        // Behind another character, because some tokenizers begin every text with a token of their own.
+        // The character stands after another one, because some tokenizers begin every text with a token of their own.
         let alike = [self.encode_more("a")?, self.encode_more(&format!("a{UNKNOWN}"))?];
         let mut unread = Vec::new();
         for c in seen {
@@ -179,7 +181,7 @@ impl Tokenizer {
         }
     }
 
-    /// Number of ids, those of added tokens included.
+    /// Number of ids, including those of added tokens.
     pub fn vocabulary(&self) -> usize {
         match &self.place {
             Place::Here(local) => local.vocabulary(),
@@ -187,20 +189,20 @@ impl Tokenizer {
         }
     }
 
-    /// Decodes what follows the text of `context`, id by id.
+    /// Decodes the text after that of `context`, id by id.
     pub fn stream(&self, context: &[u32]) -> TextStream<'_> {
         TextStream { tokenizer: self, ids: context.to_vec(), start: 0, shown: context.len(), told: 0 }
     }
 }
 
-/// The library on a file that was vetted.
+/// The tokenizer library with a vetted file.
 struct Local {
     library: tokenizers::Tokenizer,
-    /// By how much encoding may lengthen a text.
+    /// Largest factor by which encoding may lengthen a text.
     growth: usize,
-    /// Whether it puts two texts one after the other.
+    /// Whether the tokenizer puts two texts one after the other.
     pairs: bool,
-    /// Its longest token, in bytes.
+    /// Bytes of the longest token.
     longest: usize,
 }
 
@@ -211,12 +213,12 @@ impl Local {
         Ok(Local { library, growth, pairs, longest })
     }
 
-    /// `begins` says whether the special tokens that begin a text are put before it.
+    /// Encodes `text`. `begins` says whether the special tokens that begin a text are put before it.
     fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
         Ok(self.library.encode(text, begins).map_err(TokenizerError::failed)?.get_ids().to_vec())
     }
 
-    /// The place of the second text is that of the first token of another segment than the first.
+    /// Encodes two texts. The second one begins at the first token of a later segment.
     fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Option<usize>), TokenizerError> {
         if !self.pairs {
             return Err(TokenizerError::refused("post_processor", "it does not put one text after another"));
@@ -235,25 +237,25 @@ impl Local {
     }
 }
 
-/// Most bytes of a character that is not whole. A decoder shows each of them, or all, as one replacement character,
-/// and some do so with all bytes that stand before them.
+/// Most bytes of an incomplete character. A decoder shows each of these bytes, or all of them, as one replacement
+/// character. Some decoders also include all bytes before them.
 const OPEN_BYTES: usize = 3;
-/// Most ids whose text is not whole, before some are left behind.
+/// Most ids in a window without a whole character at its end, before the window is cut.
 const MOST_PENDING: usize = 16;
 
 /// Text that grows token by token.
 ///
 /// An id may be a part of a character, and its text may depend on the ids before it. A window of ids is therefore
-/// decoded again until it ends in a whole character, and only the new text is handed out. Bytes that are no text keep
-/// back no more than might still become a character.
+/// decoded again until it ends in a whole character, and only the new text is handed out. Bytes that are not UTF-8
+/// hold back only text that might still become a character.
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     ids: Vec<u32>,
-    /// The window starts here...
+    /// Index of the window's first id.
     start: usize,
-    /// ...and the ids before this one have been shown,
+    /// Index of the first id whose text has not been handed out in full.
     shown: usize,
-    /// with so many bytes of what follows.
+    /// Bytes of the text after `shown` that have been handed out.
     told: usize,
 }
 
@@ -273,7 +275,8 @@ impl TextStream<'_> {
             self.told += piece.len();
             return Ok(piece.to_owned());
         }
-        // One of the last ids ends a character, if these are characters. What stands there in any case will stay.
+        // If the last ids are parts of a character, one of them ends it. Text that is the same wherever the character
+        // ends is final.
         let mut end = text.len();
         for last in first..self.ids.len() {
             let before = self.decode(self.start, last)?;
@@ -283,7 +286,8 @@ impl TextStream<'_> {
         let end = end.max(whole).max(told);
         let piece = text.get(told..end).unwrap_or_default();
         self.told += piece.len();
-        // A window that grows is cut where its halves make its text: no character stands there.
+        // A long window is cut if the texts of its two halves make its text, as no character then lies across the
+        // cut.
         if self.ids.len() - self.shown > MOST_PENDING {
             let (before, after) = (self.decode(self.start, first)?, self.decode(first, self.ids.len())?);
             if before.len() <= end && text == before.clone() + &after {
@@ -293,13 +297,13 @@ impl TextStream<'_> {
         Ok(piece.to_owned())
     }
 
-    /// The rest of the text, an incomplete character.
+    /// Returns the rest of the text, which is an incomplete character.
     pub fn finish(mut self) -> Result<String, TokenizerError> {
         let (told, text) = self.window(true)?;
         Ok(text.get(told..).unwrap_or_default().to_owned())
     }
 
-    /// Bytes of the window's text that were handed out, and that text, which goes on unless it `ends`.
+    /// The window's text, after the number of its bytes that were handed out. The text goes on unless it `ends`.
     fn window(&mut self, ends: bool) -> Result<(usize, String), TokenizerError> {
         let (old, new) = (self.decode(self.start, self.shown)?, self.decode(self.start, self.ids.len())?);
         let pending = self.ids.len() - self.shown;
@@ -309,7 +313,7 @@ impl TextStream<'_> {
         if !ends && new.ends_with(char::REPLACEMENT_CHARACTER) && pending <= OPEN_BYTES {
             return Ok((new.len(), new));
         }
-        // A byte that is no text changes what stood before it: what is new is decoded by itself.
+        // A byte that is not UTF-8 has changed earlier text, so the new ids are decoded by themselves.
         self.start = self.shown;
         Ok((self.told, self.decode(self.start, self.ids.len())?))
     }
@@ -341,7 +345,7 @@ mod tests {
         tokenizer(decoder, &vocab)
     }
 
-    /// The pieces of a stream, the rest last, and the most ids that were decoded at once.
+    /// The pieces of a stream with the rest at the end, and the largest number of ids that were decoded at once.
     fn streamed(tokenizer: &Tokenizer, ids: impl IntoIterator<Item = u32>) -> (Vec<String>, usize) {
         let (mut stream, mut widest) = (tokenizer.stream(&[]), 0);
         let mut pieces = Vec::new();
@@ -355,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_stream_goes_on_behind_bytes_that_are_no_text() {
-        // The bytes that GPT-2's alphabet leaves out stand behind the others, in their order.
+        // The bytes that GPT-2's alphabet leaves out come after the others, in order.
         let shown = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..);
         let hidden: Vec<u8> = (0..=255).filter(|byte| !shown(byte)).collect();
         let level = |byte: u8| match hidden.iter().position(|other| *other == byte) {
@@ -371,17 +375,18 @@ mod tests {
             let (pieces, _) = streamed(tokenizer, good.iter().map(|byte| (*byte).into()));
             assert_eq!(pieces.concat().as_bytes(), good);
             let (pieces, _) = streamed(tokenizer, bad.iter().map(|byte| (*byte).into()));
-            // One decoder shows each byte of a run that is no text, the other one what is left of each character.
+            // One decoder shows a replacement character for each byte that is not UTF-8, the other one for each
+            // broken character.
             let shown = if whole { String::from_utf8_lossy(bad).into_owned() } else { "\u{fffd}".repeat(bad.len()) };
             assert_eq!(pieces.concat(), shown);
-            // A run without an end is told as it grows, and little of it is decoded again.
+            // An endless run of such bytes is handed out as it grows, and little of it is decoded again.
             let (pieces, widest) = streamed(tokenizer, b"ab".iter().map(|byte| (*byte).into()).chain([0xff; 100]));
             assert_eq!(pieces.concat(), "ab".to_owned() + &"\u{fffd}".repeat(100));
             assert!(
                 pieces[5..102].iter().all(|piece| piece == "\u{fffd}") && widest <= 2 * MOST_PENDING,
                 "{widest} {pieces:?}"
             );
-            // A byte behind a character may change how it is shown, and not what was told.
+            // A byte after a character may change how the decoder shows it, but not the text handed out.
             let (pieces, _) = streamed(tokenizer, "\u{4f60}".bytes().chain([0xff, b'x']).map(u32::from));
             assert_eq!(pieces.concat(), "\u{4f60}".to_owned() + &tokenizer.decode(&[0xff, b'x'.into()]).unwrap());
         }
@@ -389,7 +394,8 @@ mod tests {
 
     #[test]
     fn tokens_that_end_within_characters_are_told_up_to_the_last_whole_one() {
-        // a and the first byte of U+1F600; the next two; the last and the first; the last.
+        // The tokens: `a` with the first byte of U+1F600; its middle two bytes; its last byte with the first; its
+        // last byte.
         let vocab = json!({"a\u{f0}": 0, "\u{141}\u{13a}": 1, "\u{122}\u{f0}": 2, "\u{122}": 3, "unknown": 4});
         let (pieces, _) = streamed(&tokenizer(byte_level(), &vocab), [0, 1, 2, 1, 2, 1, 3]);
         assert_eq!(pieces, ["a", "", "\u{1f600}", "", "\u{1f600}", "", "\u{1f600}", ""]);

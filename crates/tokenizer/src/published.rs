@@ -1,7 +1,7 @@
-//! The tokenizer of a published model: what all files of its directory say, as one `tokenizer.json`.
+//! The tokenizer of a published model: all files of its directory, merged into one `tokenizer.json`.
 //!
-//! `AutoTokenizer` of transformers 5 is what these files were written with, so its order of precedence holds. Of the
-//! files that a line names, the first that says something counts.
+//! These files were written for `AutoTokenizer` of transformers 5, so its order of precedence holds. In each row of
+//! this table, the first source that states a value counts.
 //!
 //! | what | where |
 //! |---|---|
@@ -11,12 +11,12 @@
 //! | tokens before and after a text | the class; `tokenizer.json`; `add_bos_token` and `add_eos_token` |
 //! | named tokens (`bos_token`, ...) | `special_tokens_map.json`; `tokenizer_config.json`; the class |
 //!
-//! Where `tokenizer_config.json` has `added_tokens_decoder`, neither `special_tokens_map.json` nor
-//! `added_tokens.json` is read. Added tokens are those of `tokenizer.json`, unless the class has its own stages. The
-//! others follow: those of the decoder or of `added_tokens.json`, then named tokens, then extra special tokens.
+//! If `tokenizer_config.json` has `added_tokens_decoder`, neither `special_tokens_map.json` nor `added_tokens.json`
+//! is read. The first added tokens are those of `tokenizer.json`, unless the class has its own stages. Then come the
+//! tokens of `added_tokens_decoder` or `added_tokens.json`, named tokens, and extra special tokens.
 //!
-//! Truncation and padding that a file was saved with are left off: a prompt goes through a model as it is. Ids of
-//! added tokens are what the library gives them: the next free ones, unless the vocabulary has the token.
+//! Truncation and padding in a file are ignored, as a prompt goes through a model as it is. The library assigns the
+//! ids of added tokens: the next free id, unless the vocabulary has the token.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,17 +28,17 @@ use super::classes::Class;
 use super::settings::{Added, Settings, beside, bytes, object, parsed};
 use super::vet::MAX_TOKENIZER_BYTES;
 
-/// Files with vocabularies of other formats.
+/// Files with vocabularies in formats that are not read.
 const OTHERS: [&str; 5] =
     ["tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model"];
 
 /// The tokenizer of a directory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Published {
-    /// One `tokenizer.json` that says what all files say; `None` if there is no tokenizer. Where the other files
-    /// change nothing it has the bytes of the file.
+    /// One `tokenizer.json`, into which all files are merged; `None` if there is no tokenizer. If the other files
+    /// change nothing, these are the bytes of the directory's own `tokenizer.json`.
     pub json: Option<Vec<u8>>,
-    /// Where two files disagree, and what was left off.
+    /// Notes on contradictions between files, and on settings that were ignored.
     pub notes: Vec<String>,
 }
 
@@ -84,10 +84,10 @@ impl Published {
         Ok(Published { json: Some(json), notes })
     }
 
-    /// The named tokens of the directory `dir`: what a chat template may name.
+    /// The named tokens of the directory `dir`, which a chat template may use.
     ///
     /// # Errors
-    /// Those of [`Published::open`].
+    /// As [`Published::open`].
     pub fn named_tokens(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
         let settings = match bytes(dir, "tokenizer.json", MAX_TOKENIZER_BYTES as u64)? {
             Some(bytes) => Settings::open(dir, Some(&parsed("tokenizer.json", &bytes)?))?,
@@ -97,7 +97,7 @@ impl Published {
     }
 }
 
-/// Puts the tokens that `file` does not have into it.
+/// Adds the tokens that `file` lacks.
 fn add_tokens(settings: &Settings, file: &mut Map<String, Value>, notes: &mut Vec<String>) {
     let mut vocabulary = Vocabulary::of(file);
     let (mut stated, mut wanted) = (BTreeMap::new(), Vec::new());
@@ -133,7 +133,7 @@ fn add_tokens(settings: &Settings, file: &mut Map<String, Value>, notes: &mut Ve
     }
 }
 
-/// Puts what stands before and after a text into `file`.
+/// Adds the template with the tokens before and after a text to `file`.
 fn add_template(settings: &Settings, file: &mut Map<String, Value>, from_file: bool, notes: &mut Vec<String>) {
     let vocabulary = Vocabulary::of(file);
     let id = |token: &str| vocabulary.id(token);
@@ -176,14 +176,14 @@ fn add_template(settings: &Settings, file: &mut Map<String, Value>, from_file: b
     file.insert("post_processor".into(), template);
 }
 
-/// The ids of a file's tokens, as the library gives them.
+/// The ids of a file's tokens, as the library assigns them.
 struct Vocabulary<'a> {
     words: Option<&'a Map<String, Value>>,
     added: Vec<(u64, Added)>,
 }
 
 impl<'a> Vocabulary<'a> {
-    /// Those of `file`, whose added tokens get their ids again.
+    /// The ids of `file`. Its added tokens get new ids, as the library assigns them.
     fn of(file: &'a Map<String, Value>) -> Self {
         let words = file.get("model").and_then(|model| model["vocab"].as_object());
         let mut vocabulary = Vocabulary { words, added: Vec::new() };
@@ -204,10 +204,10 @@ impl<'a> Vocabulary<'a> {
         added.or_else(|| self.words?.get(token)?.as_u64())
     }
 
-    /// The id of `token`, and whether it is a new one.
+    /// Adds `token`. Returns its id, and whether the token is new.
     fn add(&mut self, token: Added) -> (u64, bool) {
         if let Some((id, known)) = self.added.iter_mut().find(|(_, known)| known.content == token.content) {
-            // What was special stays so.
+            // A token that was special stays special.
             let special = known.special | token.special;
             *known = token;
             known.special = special;
@@ -222,7 +222,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// The parts of `file` that count.
+/// The parts of `file` that take effect.
 fn from_file(file: &Map<String, Value>, settings: &Settings, notes: &mut Vec<String>) -> Map<String, Value> {
     let mut file = file.clone();
     for part in ["truncation", "padding"] {
@@ -247,7 +247,7 @@ fn from_file(file: &Map<String, Value>, settings: &Settings, notes: &mut Vec<Str
     made
 }
 
-/// Whether two stages are of one type and agree in the keys that both have.
+/// Whether two stages have the same type and agree in the keys that both have.
 fn agree(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => a.iter().all(|(key, a)| b.get(key).is_none_or(|b| agree(a, b))),

@@ -1,24 +1,26 @@
-//! Regular expressions of a file: those that may take exponential time are refused before they are compiled.
+//! Checks regular expressions of a file. Patterns that may take exponential time are refused before they are
+//! compiled.
 //!
-//! A pattern without look-around and back-references runs in time linear in the text. Of the others, which backtrack,
-//! only [`LOOK_AHEAD`] passes, which most published tokenizers have, and only where nothing that repeats without end
-//! is repeated. Counted repetitions multiply the size of the compiled program.
+//! A pattern without look-around and back-references takes time linear in the text. Other patterns backtrack. Of
+//! those, only patterns with [`LOOK_AHEAD`], which most published tokenizers have, are accepted, and only without an
+//! unbounded repetition inside another repetition. Counted repetitions are bounded too, as they multiply the size of
+//! the compiled program.
 
 use regex_syntax::hir::{Hir, HirKind};
 
 use super::error::{TokenizerError, at_most};
 
-/// Longest pattern, in bytes, and the most that counts in one may ask of a text. Lists of scripts make some published
-/// ones long.
+/// Longest pattern, in bytes, and longest text that its counted repetitions may demand. Lists of scripts make some
+/// published patterns long.
 const MAX_PATTERN_BYTES: usize = 8192;
-/// White space, but for the last of it before a word.
+/// White space, except its last character before a word.
 const LOOK_AHEAD: &str = r"\s+(?!\S)";
 
 /// Refuses the pattern `regex` of `part` if it may be expensive.
 pub(super) fn check_regex(part: &str, regex: &str) -> Result<(), TokenizerError> {
     let refused = |why: &str| Err(TokenizerError::refused(part, format!("pattern `{regex}`: {why}")));
     at_most("bytes of a pattern", regex.len(), MAX_PATTERN_BYTES)?;
-    // Where the look-ahead stands, `\s+` costs what it costs.
+    // For this check, the look-ahead costs as much as `\s+` alone.
     let plain = regex.replace(LOOK_AHEAD, r"(?:\s+)");
     match regex_syntax::parse(&plain) {
         Ok(_) if regex.is_empty() => refused("it is empty"),
@@ -32,7 +34,8 @@ pub(super) fn check_regex(part: &str, regex: &str) -> Result<(), TokenizerError>
     }
 }
 
-/// Whether something in `hir`, whose depth the parser bounds, repeats without end; `None` if that is repeated.
+/// Whether `hir`, whose depth the parser bounds, has an unbounded repetition; `None` if one lies inside another
+/// repetition.
 fn endless(hir: &Hir) -> Option<bool> {
     let inner = match hir.kind() {
         HirKind::Repetition(repetition) => std::slice::from_ref(&*repetition.sub),
@@ -61,7 +64,7 @@ mod tests {
             r"[\s\S]",
             " {2,}",
             r"(?:\r?\n)+x",
-            // Linear without look-around.
+            // This pattern is linear, as it has no look-around.
             r"(a+)+b",
         ] {
             check_regex("p", pattern).unwrap();

@@ -1,12 +1,11 @@
-//! What the worker's process gives up before it reads anything.
+//! The rights that the worker's process gives up before it reads anything.
 //!
 //! | | Linux on x86-64, AArch64, RISC-V | other Unix |
 //! |---|---|---|
 //! | limits | memory, processor time; no file, no new descriptor or process, no core dump | the same |
 //! | sandbox | no new privileges; standard input and output, and system calls of [`system_calls`] alone | |
 //!
-//! A call that is not in the list fails with EPERM. It gains nothing then, and a library that can do without it goes
-//! on.
+//! A call that is not in the list fails with EPERM and has no effect. A library that can do without the call goes on.
 
 use std::io;
 
@@ -14,10 +13,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Address space of the worker. A vocabulary of 256,000 tokens takes about a tenth of it.
 const MEMORY_BYTES: u64 = 2 << 30;
-/// Processor time of the worker; the parent starts another then. A token of a text takes some tens of microseconds.
+/// Processor time of the worker, after which it ends and the parent starts another. A token of a text takes some tens
+/// of microseconds.
 const CPU_SECONDS: u64 = 60;
 
-/// Limits this process and, on Linux, shuts it into a sandbox; why the sandbox is missing, if it is.
+/// Limits this process and, on Linux, shuts it into a sandbox. Returns the reason for which there is no sandbox, or
+/// `None` if there is one.
 ///
 /// # Errors
 /// If the limits cannot be set.
@@ -30,7 +31,7 @@ pub(super) fn enter() -> io::Result<Option<String>> {
         (Resource::Nofile, 0),
         (Resource::Nproc, 0),
     ] {
-        // An administrator's limit that is lower stays.
+        // A lower limit of an administrator is kept.
         let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
@@ -52,7 +53,7 @@ mod calls {
         apply_filter_all_threads,
     };
 
-    /// Leaves every thread of this process with [`system_calls`].
+    /// Restricts every thread of this process to [`system_calls`].
     pub(super) fn shut() -> Result<(), String> {
         let program = system_calls().and_then(|calls| {
             let refused = SeccompAction::Errno(libc::EPERM as u32);
@@ -64,7 +65,8 @@ mod calls {
         apply_filter_all_threads(&program).map_err(|error| error.to_string())
     }
 
-    /// The calls that are permitted, each with the conditions of which one must hold: none means always.
+    /// The permitted calls, each with its conditions, one of which must hold. A call without conditions is always
+    /// permitted.
     fn system_calls() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         let all = |conditions: &[(u8, SeccompCmpOp, i32)]| {
             let conditions = conditions.iter().map(|(argument, compare, value)| {
@@ -74,7 +76,7 @@ mod calls {
         };
         let no_code = || all(&[(2, MaskedEq(libc::PROT_EXEC as u64), 0)]);
         Ok(BTreeMap::from([
-            // Descriptors that this process inherited by somebody's mistake are out of reach.
+            // Only standard input may be read. Descriptors that were inherited by mistake stay out of reach.
             (libc::SYS_read, vec![all(&[(0, Eq, 0)])?]),
             (libc::SYS_write, vec![all(&[(0, Eq, 1)])?, all(&[(0, Eq, 2)])?]),
             (libc::SYS_mmap, vec![no_code()?]),
@@ -87,7 +89,7 @@ mod calls {
             (libc::SYS_sched_yield, vec![]),
             (libc::SYS_clock_gettime, vec![]),
             (libc::SYS_getrandom, vec![]),
-            // A stack that overflows and memory that runs out end the process by their signals.
+            // If the stack overflows or memory runs out, the process ends by a signal.
             (libc::SYS_rt_sigaction, vec![]),
             (libc::SYS_rt_sigprocmask, vec![]),
             (libc::SYS_rt_sigreturn, vec![]),
@@ -106,7 +108,7 @@ fn shut() -> Result<(), String> {
     Err(format!("there is none for the processor {}", std::env::consts::ARCH))
 }
 
-/// Limits are all that there is.
+/// Other systems have limits only.
 #[cfg(not(target_os = "linux"))]
 fn shut() -> Result<(), String> {
     Ok(())
@@ -164,7 +166,7 @@ mod tests {
             let refused = attempt().is_err_and(|error| error.kind() == PermissionDenied);
             writeln!(out, "\n{name}: {}", if refused { "refused" } else { "DONE" }).unwrap();
         }
-        // Memory is there, and the end comes by a signal of one's own.
+        // The sandbox leaves memory, and lets the process end itself by a signal.
         writeln!(out, "\n{} bytes", vec![1u8; 64 << 20].len()).unwrap();
         std::process::abort();
     }

@@ -1,4 +1,4 @@
-//! What the files beside a vocabulary say of a tokenizer.
+//! Settings of a tokenizer in the files beside its vocabulary.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use super::TokenizerError;
 use super::classes::Class;
 
-/// Longest of the files beside `tokenizer.json`.
+/// Most bytes of a file beside `tokenizer.json`.
 const MAX_BESIDE_BYTES: u64 = 16 << 20;
 
 /// The named tokens of every tokenizer.
 const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A token that is matched before everything else.
+/// A token that is matched before the vocabulary's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Added {
     pub(super) content: String,
@@ -26,7 +26,7 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// From a text or an object. What is not said of `special` is what the caller says.
+    /// Reads a token from a text or an object. `special` is the default of its field `special`.
     pub(super) fn read(value: &Value, special: bool) -> Option<Self> {
         let object = match value {
             Value::String(content) => return Some(Added::new(content, special)),
@@ -55,22 +55,22 @@ impl Added {
     }
 }
 
-/// What the files beside a vocabulary say.
+/// Settings in the files beside a vocabulary.
 pub(super) struct Settings {
-    /// `tokenizer_config.json`, with `special_tokens_map.json` where that counts.
+    /// The contents of `tokenizer_config.json`, merged with `special_tokens_map.json` where the latter takes effect.
     pub(super) config: Map<String, Value>,
     pub(super) class: Option<Class>,
-    /// By name, in the order of [`NAMED`], then others.
+    /// The named tokens: those of [`NAMED`] in that order, then others.
     pub(super) named: Vec<(String, Added)>,
     pub(super) extra: Vec<Added>,
-    /// By id.
+    /// The added tokens by id.
     pub(super) added: BTreeMap<u64, Added>,
 }
 
 impl Settings {
     pub(super) fn open(dir: &Path, file: Option<&Map<String, Value>>) -> Result<Self, TokenizerError> {
         let mut config = object(dir, "tokenizer_config.json")?.unwrap_or_default();
-        // The second is the older name, and stands for the first where that says nothing.
+        // The second key is the older name. It is read if the first key is absent.
         let [extra, older] = ["extra_special_tokens", "additional_special_tokens"];
         let empty = |value: &Value| value.is_null() || value == &json!([]) || value == &json!({});
         if config.get(extra).is_none_or(empty)
@@ -141,7 +141,7 @@ impl Settings {
                 Some(token) => Added::read(token, true)?,
                 None => Added::new(defaults.iter().find(|(known, _)| *known == name)?.1, true),
             };
-            // What is known of it as an added token counts.
+            // If the token is an added token, its settings from there take effect.
             let known = added.values().find(|known: &&Added| known.content == token.content).cloned();
             Some((name, known.unwrap_or(token)))
         });
@@ -170,7 +170,7 @@ impl Settings {
     }
 }
 
-/// Whether bytes become characters in a stage of `file`.
+/// Whether a stage of `file` turns bytes into characters.
 pub(super) fn byte_level(file: &Map<String, Value>) -> bool {
     let has = |value: &Value| value["type"] == "ByteLevel";
     ["pre_tokenizer", "decoder"].iter().filter_map(|part| file.get(*part)).any(|part| {

@@ -2,9 +2,9 @@
 //!
 //! A template is a small program in Jinja's language, `chat_template` in `tokenizer_config.json` or a file
 //! `chat_template.jinja` beside it. A client gets it from the server, so it may be hostile. It has no access to files
-//! or other templates, its steps are counted, and it is bounded ([`MAX_TEMPLATE_BYTES`]), as its text is.
+//! or other templates. Its steps, its length ([`MAX_TEMPLATE_BYTES`]) and the length of its output are bounded.
 //! [`Tokenizer::render`](super::Tokenizer::render) runs it in the process of the server's tokenizer, whose memory and
-//! time are bounded, too.
+//! time are bounded too.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,34 +17,34 @@ use super::error::at_most;
 use super::published::Published;
 use super::settings::object;
 
-/// The name of the usual one of several templates.
+/// The name of the template to take if there are several.
 const DEFAULT: &str = "default";
 
-/// Longest template with the names of its tokens, in bytes. Those of current models have up to 20 kB.
+/// Longest template with its named tokens, in bytes. Templates of current models have up to 20 kB.
 pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 
-/// A chat template, and the special tokens that it may name.
+/// A chat template, and the special tokens that it may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChatTemplate {
-    /// The program.
+    /// The template's program.
     pub template: String,
     /// Texts of the named tokens of its tokenizer: `bos_token`, `eos_token` and others.
     #[serde(default)]
     pub tokens: BTreeMap<String, String>,
 }
 
-/// One part of a conversation.
+/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Whose words they are: `system`, `user` or `assistant`.
+    /// The speaker: `system`, `user` or `assistant`.
     pub role: String,
     /// The words.
     pub content: String,
 }
 
 impl Message {
-    /// Words of `role`.
+    /// A message of `role`.
     pub fn new(role: &str, content: &str) -> Self {
         Message { role: role.to_owned(), content: content.to_owned() }
     }
@@ -52,12 +52,12 @@ impl Message {
 
 impl ChatTemplate {
     /// The template of a model directory, if it has one: `chat_template.jinja`, or `chat_template` in
-    /// `tokenizer_config.json`. Of several the one called `default`; if none is, the template refuses every
-    /// conversation.
+    /// `tokenizer_config.json`. Of several templates, the one called `default` is taken. Without one, the result
+    /// refuses every conversation.
     ///
     /// # Errors
     /// [`TokenizerError::Template`] and [`TokenizerError::Beside`] for files that cannot be read or have another
-    /// form; [`TokenizerError::TooMuch`].
+    /// form. [`TokenizerError::TooMuch`] above [`MAX_TEMPLATE_BYTES`].
     pub fn open(dir: &Path) -> Result<Option<Self>, TokenizerError> {
         let mut all = named(dir)?;
         let template = match all.remove(DEFAULT) {
@@ -73,11 +73,11 @@ impl ChatTemplate {
         Self::with_tokens(template, dir).map(Some)
     }
 
-    /// The template of the model directory `path`, or that whose text is the file `path`. Its tokens are those of the
-    /// directory.
+    /// The template of the model directory `path`, or the template in the file `path`. Its named tokens come from the
+    /// directory or the file's folder.
     ///
     /// # Errors
-    /// Those of [`ChatTemplate::open`]; [`TokenizerError::Template`] if there is none.
+    /// As [`ChatTemplate::open`]. [`TokenizerError::Template`] if there is no template.
     pub fn read(path: &Path) -> Result<Self, TokenizerError> {
         let none = || TokenizerError::template(format!("there is none in {}", path.display()));
         match path.is_dir() {
@@ -92,7 +92,7 @@ impl ChatTemplate {
         Ok(found)
     }
 
-    /// As a server sends it: JSON.
+    /// The template as JSON, as a server sends it.
     ///
     /// # Errors
     /// [`TokenizerError::TooMuch`] above [`MAX_TEMPLATE_BYTES`].
@@ -105,20 +105,21 @@ impl ChatTemplate {
     /// Reads a template that a server sent.
     ///
     /// # Errors
-    /// [`TokenizerError::TooMuch`] above [`MAX_TEMPLATE_BYTES`]; [`TokenizerError::Template`] for anything but such
-    /// JSON.
+    /// [`TokenizerError::TooMuch`] above [`MAX_TEMPLATE_BYTES`]. [`TokenizerError::Template`] if the bytes are not
+    /// such JSON.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
         at_most("bytes of a chat template", bytes.len(), MAX_TEMPLATE_BYTES)?;
         serde_json::from_slice(bytes).map_err(TokenizerError::template)
     }
 
-    /// The text of `messages` in this process, at the time `now`. With `generate` it ends where an answer begins.
+    /// Renders `messages` in this process, at the time `now`. With `generate` the text ends where an answer begins.
     pub(super) fn render(&self, messages: &[Message], generate: bool, now: &str) -> Result<String, TokenizerError> {
         at_most("bytes of a chat template", self.template.len(), MAX_TEMPLATE_BYTES)?;
         rendered(self, messages, generate, now)
     }
 
-    /// Whether it asks for the time: the only thing but roles and their number that its text depends on.
+    /// Whether the template asks for the time. Besides the roles and the number of messages, its text depends on
+    /// nothing else.
     pub fn tells_time(&self) -> bool {
         self.template.contains("strftime_now")
     }
@@ -135,11 +136,11 @@ fn rendered(
     let given = context! {
         messages,
         add_generation_prompt => generate,
-        // These are always given, as nothing.
+        // These variables are always defined, but empty.
         tools => Value::from(()),
         documents => Value::from(()),
     };
-    // With the reason that a template gives.
+    // An error's text, with the reason that the template gives.
     let words = |error: Error| {
         error.detail().map_or_else(|| error.to_string(), |detail| format!("{}: {detail}", error.kind()))
     };
@@ -159,8 +160,8 @@ fn text(path: &Path) -> Result<String, TokenizerError> {
         .map_err(|e| TokenizerError::template(format!("{}: {e}", path.display())))
 }
 
-/// The templates of the directory `dir` by name, of which `default` is the usual one. Files of their own take the
-/// place of all that `tokenizer_config.json` has.
+/// The templates of the directory `dir` by name. If there are template files, all templates in
+/// `tokenizer_config.json` are ignored.
 fn named(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
     let mut all = BTreeMap::new();
     let alone = dir.join("chat_template.jinja");
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(text("{{ bos_token }}{{ eos_token }}{{ absent }}", &[], false), "<s></s>");
     }
 
-    /// By `crates/tokenizer/references/make.py`.
+    /// The references were made by `crates/tokenizer/references/make.py`.
     #[test]
     fn templates_mean_what_they_mean_in_transformers() {
         let recorded: Value = serde_json::from_str(include_str!("../tests/data/published.json")).unwrap();
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(open(), None);
         write(r#", "chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]"#);
         assert_eq!(open(), Some(template("d")));
-        // Of several, none of which is the usual one, none is taken.
+        // Of several templates without a `default`, none is taken.
         write(r#", "chat_template": [{"name": "tool_use", "template": "t"}, {"name": "rag", "template": "d"}]"#);
         let refusing = open().unwrap().render(&[Message::new("user", "x")], true, NOW).unwrap_err().to_string();
         assert!(refusing.contains("rag, tool_use"), "{refusing}");
@@ -288,7 +289,7 @@ mod tests {
         assert!(open().unwrap().template.contains("raise_exception"), "files take the place of the configuration's");
         std::fs::write(dir.path().join("chat_template.jinja"), "j").unwrap();
         assert_eq!(open(), Some(template("j")));
-        // A file of any name, with the tokens beside it.
+        // A template in a file of any name, with its tokens beside it.
         std::fs::write(dir.path().join("own.txt"), "o").unwrap();
         assert_eq!(ChatTemplate::read(&dir.path().join("own.txt")).unwrap(), template("o"));
         assert_eq!(ChatTemplate::read(dir.path()).unwrap(), template("j"));

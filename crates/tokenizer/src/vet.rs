@@ -1,10 +1,9 @@
-//! What of a `tokenizer.json` reaches the library.
+//! Decides which parts of a `tokenizer.json` reach the library.
 //!
 //! The format can ask for padding to 10^12 tokens, text that doubles with every stage, or patterns that backtrack for
-//! ever. A foreign file runs in a process that harms nobody, but a user's own runs in this one, and a key that is not
-//! known may change what a text becomes. So a file has the kinds and keys of [`STAGES`], within bounds, and nothing
-//! else. What was read is written anew: no key exists in it that two readers take differently. Types are for the
-//! library to check.
+//! ever. A foreign file runs in a process that harms nobody, but a user's own file runs in this one, and an unknown
+//! key may change the ids of a text. So a file may have only the kinds and keys of [`STAGES`], within bounds. The
+//! library gets a file that is written anew, in which no key is ambiguous. It checks the types of values itself.
 
 use std::slice;
 
@@ -19,29 +18,29 @@ pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
 const MAX_STAGES: usize = 8;
 /// Most tokens of a vocabulary.
 const MAX_TOKENS: usize = 1 << 20;
-/// Longest word that a WordPiece divides, in characters: it takes the square of that.
+/// Longest word that a WordPiece divides, in characters. The time is quadratic in this length.
 const MAX_WORD_CHARS: u64 = 100;
 /// Most merges of a BPE.
 const MAX_MERGES: usize = 1 << 21;
 /// Longest token, in bytes.
 const MAX_TOKEN_BYTES: usize = 1024;
-/// Most tokens that are matched before everything else.
+/// Most added tokens, which are matched before everything else.
 const MAX_ADDED: usize = 1 << 14;
 /// Most pieces of a template, and most ids of one of its tokens.
 const MAX_PIECES: usize = 16;
-/// Longest text that a stage puts into another, in bytes.
+/// Longest text that a stage inserts, in bytes.
 const MAX_CONTENT_BYTES: usize = 64;
-/// The most by which all stages together may lengthen a text.
+/// Largest factor by which all stages together may lengthen a text.
 const MAX_GROWTH: usize = 64;
-/// Ids beyond every published vocabulary.
+/// Bound of ids, which is beyond every published vocabulary.
 const MAX_ID: u64 = 1 << 24;
 
 const ADDED: &[&str] = &["id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"];
 const BYTE_LEVEL: &[&str] = &["add_prefix_space", "trim_offsets", "use_regex"];
 const METASPACE: &[&str] = &["replacement", "prepend_scheme", "add_prefix_space", "split", "str_rep"];
 
-/// A kind of stage: its name, the most by which it lengthens a text in UTF-8 beside what a `pattern` does, and its
-/// keys.
+/// A kind of stage: its name, the largest factor by which it lengthens a text in UTF-8, apart from a `pattern`, and
+/// its keys.
 type Kind = (&'static str, usize, &'static [&'static str]);
 
 /// The kinds of stages of each part.
@@ -54,7 +53,7 @@ const STAGES: [(&str, &[Kind]); 4] = [
             ("Strip", 1, &["strip_left", "strip_right"]),
             // U+0130 has two bytes, and its lower case three.
             ("Lowercase", 2, &[]),
-            // The largest factors by the Unicode consortium's answers on normalization.
+            // Largest factors, as in the Unicode consortium's FAQ on normalization.
             ("NFC", 3, &[]),
             ("NFD", 3, &[]),
             ("NFKC", 11, &[]),
@@ -63,7 +62,8 @@ const STAGES: [(&str, &[Kind]); 4] = [
             ("Nmt", 1, &[]),
             // Each byte becomes a character of one or two bytes.
             ("ByteLevel", 2, &[]),
-            // Spaces around a character of three bytes, NFD without what it splits off, and lower case.
+            // The factors are for spaces around a character of three bytes, NFD without split-off accents, and lower
+            // case.
             ("BertNormalizer", 2 * 3 * 2, &["clean_text", "handle_chinese_chars", "strip_accents", "lowercase"]),
         ],
     ),
@@ -95,14 +95,14 @@ const STAGES: [(&str, &[Kind]); 4] = [
     (
         "decoder",
         &[
-            // Bytes that are no text become replacement characters of three bytes.
+            // Bytes that are not UTF-8 become replacement characters of three bytes.
             ("ByteLevel", 3, BYTE_LEVEL),
             ("ByteFallback", 3, &[]),
             ("Replace", 1, &["pattern", "content"]),
             ("Metaspace", 1, METASPACE),
             ("Fuse", 1, &[]),
             ("Strip", 1, &["content", "start", "stop"]),
-            // A space before a token.
+            // A space may come before a token.
             ("WordPiece", 2, &["prefix", "cleanup"]),
         ],
     ),
@@ -128,24 +128,24 @@ const MODELS: [(&str, &[&str]); 3] = [
     ("WordLevel", &["unk_token", "vocab"]),
 ];
 
-/// A file that may be handed to the library.
+/// A vetted file, which may be handed to the library.
 pub(super) struct Vetted {
     /// The file, written anew.
     pub(super) json: Vec<u8>,
-    /// By how much encoding may lengthen a text, in bytes.
+    /// Largest factor by which encoding may lengthen a text, in bytes.
     pub(super) growth: usize,
-    /// Whether two texts stand one after the other, each once.
+    /// Whether a template puts two texts one after the other, each once.
     pub(super) pairs: bool,
     /// The longest token as the file writes it, in bytes.
     pub(super) longest: usize,
 }
 
-/// Reads the bytes of a `tokenizer.json` and writes down what may be used of it.
+/// Reads the bytes of a `tokenizer.json`, and writes anew the parts that may be used.
 pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     at_most("bytes of tokenizer.json", bytes.len(), MAX_TOKENIZER_BYTES)?;
     let mut file: Map<String, Value> = serde_json::from_slice(bytes).map_err(TokenizerError::format)?;
     file.retain(|_, value| !value.is_null());
-    // A prompt goes through a model as it is.
+    // These parts are dropped, as a prompt goes through a model as it is.
     file.retain(|part, _| !["truncation", "padding"].contains(&part.as_str()));
     let parts = STAGES.map(|(part, _)| part);
     only("tokenizer.json", &file, &[&["version", "added_tokens", "model"], &parts[..]].concat())?;
@@ -163,7 +163,7 @@ pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
             *growth = usize::saturating_mul(*growth, vet_stage(part, kinds, stage)?);
         }
     }
-    // The first two stand before a text is encoded, the last one after it is decoded.
+    // The first two parts work on a text before it is encoded, the last one after ids are decoded.
     let growth = growths[0].saturating_mul(growths[1]);
     for (part, growth) in [("normalizer", growth), ("decoder", growths[3])] {
         if growth > MAX_GROWTH {
@@ -175,7 +175,7 @@ pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     Ok(Vetted { json: serde_json::to_vec(&file).map_err(TokenizerError::format)?, growth, pairs, longest })
 }
 
-/// Refuses keys of `object` other than `keys` and its type.
+/// Refuses keys of `object` other than `type` and `keys`.
 fn only(part: &str, object: &Map<String, Value>, keys: &[&str]) -> Result<(), TokenizerError> {
     match object.keys().find(|key| *key != "type" && !keys.contains(&&***key)) {
         Some(other) => {
@@ -192,7 +192,7 @@ fn check_id(id: &Value) -> Result<(), TokenizerError> {
     }
 }
 
-/// The longest of the tokens that are matched before everything else.
+/// Checks the added tokens, and returns the bytes of the longest one.
 fn vet_added(tokens: Option<&Value>) -> Result<usize, TokenizerError> {
     let Some(tokens) = tokens else { return Ok(0) };
     let tokens = tokens.as_array().ok_or_else(|| TokenizerError::refused("added_tokens", "it must be a list"))?;
@@ -211,7 +211,7 @@ fn vet_added(tokens: Option<&Value>) -> Result<usize, TokenizerError> {
     Ok(longest)
 }
 
-/// The longest token of a model, which then has a type and nothing that is not known.
+/// Checks a model's type and keys, and returns the bytes of its longest token.
 fn vet_model(model: &mut Map<String, Value>) -> Result<usize, TokenizerError> {
     model.retain(|_, value| !value.is_null());
     let kind = model.get("type").and_then(Value::as_str).or_else(|| model.get("merges").map(|_| "BPE"));
@@ -256,7 +256,7 @@ fn vet_model(model: &mut Map<String, Value>) -> Result<usize, TokenizerError> {
     }
 }
 
-/// The stages of a part: a Sequence has a `list` of them, and is in none.
+/// The stages of a part. A Sequence has them under the key `list`, and may not be a stage of another Sequence.
 fn stages<'a>(part: &str, list: &str, value: Option<&'a Value>) -> Result<&'a [Value], TokenizerError> {
     let Some(value) = value else { return Ok(&[]) };
     if value["type"] != "Sequence" {
@@ -270,7 +270,7 @@ fn stages<'a>(part: &str, list: &str, value: Option<&'a Value>) -> Result<&'a [V
     Ok(stages)
 }
 
-/// By how much a stage may lengthen a text.
+/// Checks a stage, and returns the largest factor by which it lengthens a text.
 fn vet_stage(part: &str, kinds: &[Kind], stage: &Value) -> Result<usize, TokenizerError> {
     let refused = |why: String| Err(TokenizerError::refused(part, why));
     let (Some(object), Some(kind)) = (stage.as_object(), stage["type"].as_str()) else {
@@ -284,7 +284,7 @@ fn vet_stage(part: &str, kinds: &[Kind], stage: &Value) -> Result<usize, Tokeniz
     for text in object.values().filter_map(Value::as_str) {
         at_most("bytes of a stage's text", text.len(), MAX_CONTENT_BYTES)?;
     }
-    // The library panics at a token that is shorter than `stop`.
+    // The library panics if a token is shorter than `stop`.
     if let Some(stop) = object.get("stop").filter(|stop| **stop != 0) {
         return refused(format!("Strip with stop = {stop}; only 0 is supported"));
     }
@@ -296,14 +296,14 @@ fn vet_stage(part: &str, kinds: &[Kind], stage: &Value) -> Result<usize, Tokeniz
             at_most("bytes of a pattern", text.len(), MAX_CONTENT_BYTES)?;
             Ok(content.len().div_ceil(text.len()).max(*growth))
         }
-        // It may match nothing, before every byte.
+        // The pattern may match the empty text before every byte.
         (None, Some(regex)) => check_regex(part, regex).map(|()| content.len() + growth),
         _ => refused("a pattern is a String or a Regex".into()),
     }
 }
 
-/// Whether two texts stand in the one template of `stages` one after the other, each once. A single text stands in it
-/// once, and it names no token that it does not have: the library relies on that.
+/// Whether the one template of `stages` puts two texts one after the other, each once. Refuses a template that does
+/// not contain a single text exactly once, or that names an undefined token, because the library relies on both.
 fn vet_templates(stages: &[Value]) -> Result<bool, TokenizerError> {
     let refused = |why: String| TokenizerError::refused("post_processor", why);
     let mut templates = stages.iter().filter(|stage| stage["type"] != "ByteLevel");
@@ -328,7 +328,7 @@ fn vet_templates(stages: &[Value]) -> Result<bool, TokenizerError> {
         }
         ids.iter().try_for_each(check_id)?;
     }
-    // Which texts stand in a template.
+    // The texts in a template.
     let texts = |key: &str| {
         let pieces = template[key].as_array().map_or(&[][..], Vec::as_slice);
         at_most("pieces of a template", pieces.len(), MAX_PIECES)?;

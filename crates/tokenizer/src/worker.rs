@@ -1,8 +1,8 @@
 //! A tokenizer in a process of its own.
 //!
-//! The parent starts a program that calls [`run_worker`] and talks to it over its standard input and output. Requests
-//! and responses are lines of JSON, one response to each request; the bytes of the file follow the first line as they
-//! are.
+//! The parent starts a program that calls [`run_worker`], and talks to it over the program's standard input and
+//! output. Requests and responses are lines of JSON, one response to each request. The raw bytes of the file follow
+//! the first line.
 //!
 //! | request | response |
 //! |---|---|
@@ -15,10 +15,11 @@
 //! | `{"render":{"template":…,"messages":[…],"generate":true,"now":"…"}}` | `{"text":"text"}` |
 //! | any | `{"failed":…}` with a [`TokenizerError`] |
 //!
-//! The worker has the environment that finds its program and no other, and shuts itself in before it reads anything
-//! (`sandbox`). The parent trusts nothing: a line has a longest length and an answer has a time-out, after which the
-//! process is killed. A request that finds the process gone, or that the process dies of, starts another with the
-//! same file, once: whatever ended an earlier one, the limit of processor time perhaps, harms no later request.
+//! The worker gets only the environment variables by which its program is found, and enters a sandbox before it reads
+//! anything (`sandbox`). The parent does not trust it: a line has a maximal length, and an answer a time-out, after
+//! which the process is killed. A request that finds the process gone, or during which it dies, starts another
+//! process with the same file, once. An earlier process that ended, perhaps by the limit of processor time, thus
+//! harms no later request.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -36,19 +37,21 @@ use super::template::{ChatTemplate, Message};
 use super::vet::MAX_TOKENIZER_BYTES;
 use super::{Local, TokenizerError};
 
-/// Longest text to encode in a process, in bytes, after what its stages may add to it; longest text of ids.
+/// Longest text that a process encodes, in bytes, after its stages have lengthened it. Also the longest text that a
+/// process decodes.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
-/// Most ids of one text in a process.
+/// Most ids of one text that a process encodes or decodes.
 pub const MAX_TEXT_IDS: usize = 1 << 20;
 
-/// Longest line, in bytes: a text whose characters are all escaped (`\u0000`), and a little around it.
+/// Longest line, in bytes: a text whose characters are all escaped (`\u0000`), and a little more.
 const MAX_LINE_BYTES: usize = 6 * MAX_TEXT_BYTES + 1024;
-/// The time to wait for the end of a process whose output has ended.
+/// Time to wait for the end of a process that has closed its output.
 const DEATH: Duration = Duration::from_millis(200);
-/// Variables by which a program, or the interpreter that runs it, is found. No other reaches the worker.
+/// Environment variables by which a program, or the interpreter that runs it, is found. No other variable reaches the
+/// worker.
 const VARIABLES: [&str; 5] = ["DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE"];
 
-/// A command that starts a program that calls [`run_worker`], and the time that it may take for an answer.
+/// A command that starts a program that calls [`run_worker`], and the program's time-out.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {
     /// The program.
@@ -60,7 +63,7 @@ pub struct WorkerCommand {
 }
 
 impl WorkerCommand {
-    /// The time-out where nothing else is said.
+    /// The default of the time-out.
     pub const TIME_OUT: Duration = Duration::from_secs(20);
 }
 
@@ -75,7 +78,7 @@ enum Request {
     Render(Rendering),
 }
 
-/// A conversation and the template that makes a text of it.
+/// A conversation, and the template that renders it.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Rendering {
@@ -96,7 +99,7 @@ enum Response {
     Failed(TokenizerError),
 }
 
-/// What is known of a tokenizer.
+/// The parent's knowledge of a loaded tokenizer.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Loaded {
@@ -105,7 +108,7 @@ struct Loaded {
 }
 
 impl Request {
-    /// In words, for errors.
+    /// The request's step in words, for errors.
     fn step(&self) -> &'static str {
         match self {
             Request::Load(_) => "read tokenizer.json",
@@ -120,10 +123,10 @@ impl Request {
 pub(super) struct Worker {
     command: WorkerCommand,
     file: Vec<u8>,
-    /// `None` after one that is gone.
+    /// The process; `None` after one has ended.
     process: Mutex<Option<Process>>,
     loaded: Loaded,
-    /// Why the process has limits and no sandbox, if that is so.
+    /// The reason for which the process has no sandbox, only limits; `None` if it has one.
     pub(super) no_sandbox: Option<String>,
 }
 
@@ -165,7 +168,7 @@ impl Worker {
         })
     }
 
-    /// `begins` is that of [`Local::encode`].
+    /// Encodes `text`. `begins` is as in [`Local::encode`].
     pub(super) fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
         let request = if begins { Request::Encode } else { Request::EncodeMore };
         self.ask(&request(text.to_owned()), |response| match response {
@@ -209,7 +212,7 @@ impl Worker {
                     process
                 }
             };
-            // A process that fails here is dropped, and the next request starts another.
+            // A process that fails is dropped, and the next request starts another.
             match process.ask(request, &[]) {
                 Ok(Response::Failed(error)) => {
                     *place = Some(process);
@@ -232,7 +235,8 @@ fn nonsense(step: &str) -> TokenizerError {
 }
 
 impl Process {
-    /// A process that has read `file`; what is known of that, and why there is no sandbox, if there is none.
+    /// Starts a process that reads `file`. Returns also the knowledge of the tokenizer, and the reason for which
+    /// there is no sandbox, if it is missing.
     fn start(file: &[u8], command: &WorkerCommand) -> Result<(Self, Loaded, Option<String>), TokenizerError> {
         let mut process = Process::spawn(command)?;
         let Response::Ready(no_sandbox) = process.answer("start")? else { return Err(nonsense("start")) };
@@ -249,18 +253,18 @@ impl Process {
         let failed =
             |source: io::Error| TokenizerError::Spawn { what: format!("{}: {source}", command.program.display()) };
         let mut program = Command::new(&command.program);
-        // Ctrl-C at a terminal is meant for this process alone: the other one ends with its input.
+        // Ctrl-C at a terminal must reach this process alone. The worker ends when its input does.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut program, 0);
         let kept = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         let mut child = program
             .args(&command.arguments)
-            // Keys and passwords, perhaps.
+            // The environment may contain keys and passwords.
             .env_clear()
             .envs(kept)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Its errors come as responses; the words of a panic would end up in the user's text.
+            // The worker sends its errors as responses. The message of a panic would appear within the user's text.
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
@@ -268,8 +272,8 @@ impl Process {
             return Err(failed(io::Error::other("it has no input or output")));
         };
         let (requests, queue) = channel::<Vec<u8>>();
-        // Threads of their own, so that a process that neither reads nor writes blocks nobody. Both end with the
-        // process, or when this value is dropped.
+        // Reading and writing have threads of their own, so that a process that does neither blocks nobody. Both
+        // threads end with the process, or when this value is dropped.
         thread::spawn(move || {
             for request in queue {
                 if to.write_all(&request).and_then(|()| to.flush()).is_err() {
@@ -289,12 +293,13 @@ impl Process {
         Ok(Process { child, time_out: command.time_out, requests, lines })
     }
 
-    /// Sends `request` and what follows it, and waits for the answer. After an error the process is gone.
+    /// Sends `request` and the bytes `after` it, and waits for the answer. An error means that the process must be
+    /// dropped.
     fn ask(&mut self, request: &Request, after: &[u8]) -> Result<Response, TokenizerError> {
         let mut message = serde_json::to_vec(request).map_err(TokenizerError::failed)?;
         message.push(b'\n');
         message.extend(after);
-        // A queue without a reader means that the process is gone; the answer shows the same.
+        // If nothing reads the queue, the process is gone. Waiting for the answer shows the same.
         let _ = self.requests.send(message);
         self.answer(request.step())
     }
@@ -323,7 +328,7 @@ impl Process {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        // Both fail only if it has ended.
+        // Both calls fail only if the process has ended.
         let _ = self.child.kill();
         self.child.wait().ok()
     }
@@ -347,11 +352,11 @@ fn read_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Runs a tokenizer for the parent process until standard input ends, after this process was shut in: see
+/// Shuts this process into its sandbox, then runs a tokenizer for the parent process until standard input ends: see
 /// [`WorkerCommand`].
 ///
 /// # Errors
-/// If the limits cannot be set, or input or output fail. What is wrong with the tokenizer is a response.
+/// If the limits cannot be set, or input or output fail. Errors of the tokenizer are sent as responses.
 pub fn run_worker() -> io::Result<()> {
     let ready = Response::Ready(shut_in()?);
     let mut output = io::stdout().lock();
@@ -362,7 +367,7 @@ pub fn run_worker() -> io::Result<()> {
 #[cfg(unix)]
 use super::sandbox::enter as shut_in;
 
-/// Elsewhere there are the time-out and the bounds on lengths.
+/// Other systems have only the time-out and the bounds on lengths.
 #[cfg(not(unix))]
 fn shut_in() -> io::Result<Option<String>> {
     Ok(None)
@@ -457,7 +462,7 @@ mod tests {
         assert!(early[0].contains("no tokenizer"), "{early:?}");
     }
 
-    /// A process that says that it is ready, reads the first line, and goes on with `script`.
+    /// A worker that says that it is ready, reads the first line, and then runs `script`.
     #[cfg(unix)]
     fn shell(script: &str, time_out: Duration) -> Result<Worker, TokenizerError> {
         let script = format!("echo '{{\"ready\":null}}'; read line; {script}");
@@ -478,11 +483,11 @@ mod tests {
         };
         assert!(died("kill -ABRT $$").contains("signal: 6"), "{}", died("kill -ABRT $$"));
         assert!(died("exit 3").contains("exit status: 3"));
-        // A line without an end is cut off, not collected.
+        // An endless line is cut off instead of collected.
         assert!(died("head -c 200000000 /dev/zero").contains("read tokenizer.json"));
-        // One that neither reads nor writes.
+        // A process that neither reads nor writes.
         assert!(matches!(shell("exec sleep 100", soon), Err(TokenizerError::TimedOut { .. })));
-        // One that writes what it was not asked for.
+        // A process that writes unasked lines.
         for script in ["echo hello", "echo '{\"ids\":[1]}'", "yes"] {
             assert!(
                 matches!(shell(script, WorkerCommand::TIME_OUT), Err(TokenizerError::Nonsense { .. })),
@@ -494,7 +499,8 @@ mod tests {
         assert!(matches!(Worker::start(b"{}", &missing), Err(TokenizerError::Spawn { .. })));
     }
 
-    /// `script` with the number of processes before this one as `$lives`, and a function that counts all of them.
+    /// A worker that runs `script`, with the number of earlier processes as `$lives`, and a function that counts all
+    /// processes.
     #[cfg(unix)]
     fn counted(script: &str) -> (Result<Worker, TokenizerError>, impl Fn() -> usize + use<>) {
         let dir = tempfile::tempdir().unwrap();
@@ -512,26 +518,26 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_process_that_is_gone_is_started_again() {
-        // Each answers once. The first of all does not.
+        // Each process answers once, except the first, which does not answer.
         let (worker, lives) = counted(&format!("{LOADED}; [ $lives -eq 0 ] || echo '{{\"ids\":[1]}}'"));
         let worker = worker.unwrap();
         for count in 2..4 {
             assert_eq!(worker.encode("a", true).unwrap(), [1]);
             assert_eq!(lives(), count);
         }
-        // A request that two die of gets an error, and so does the next.
+        // A request that kills two processes gets an error, and so does the next request.
         let (worker, lives) = counted(LOADED);
         let worker = worker.unwrap();
         for count in [2, 4] {
             assert!(matches!(worker.decode(&[1]), Err(TokenizerError::Died { .. })));
             assert_eq!(lives(), count);
         }
-        // Nonsense is not asked for twice.
+        // A request that gets nonsense is not sent again.
         let (worker, lives) = counted(&format!("{LOADED}; [ $lives -eq 0 ] || echo '{{\"ids\":[1]}}'; echo bye"));
         let worker = worker.unwrap();
         assert!(matches!(worker.encode("a", true), Err(TokenizerError::Nonsense { .. })));
         assert_eq!((worker.encode("a", true).unwrap(), lives()), (vec![1], 2));
-        // A file means the same to every process.
+        // Every process must report the same of a file.
         let (worker, _) = counted("echo \"{\\\"loaded\\\":{\\\"vocabulary\\\":$lives,\\\"longest\\\":3}}\"");
         assert!(matches!(worker.unwrap().encode("a", true), Err(TokenizerError::Nonsense { .. })));
     }

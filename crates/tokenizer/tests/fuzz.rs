@@ -1,18 +1,18 @@
-//! Hostile chat templates are refused or written, without a panic. CONTRIBUTING, "Fuzzing".
+//! Hostile chat templates are refused or rendered, without a panic: see "Fuzzing" in CONTRIBUTING.
 
 use waggle_fuzz::Corpus;
 use waggle_tokenizer::{ChatTemplate, MAX_TEMPLATE_BYTES};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/chat-template");
 
-/// A chat template that a server sends is bounded and has one encoding. What it does when it runs is bounded by the
-/// process that it runs in.
+/// A chat template that a server sends is bounded and has one encoding. Its running is bounded by the process in
+/// which it runs.
 #[test]
 fn fuzz_chat_template() {
     waggle_fuzz::target!(Corpus::open(CORPUS), |bytes: &[u8]| {
         if let Ok(template) = ChatTemplate::from_bytes(bytes) {
             let again = template.to_bytes().and_then(|bytes| ChatTemplate::from_bytes(&bytes));
-            // Escapes may be longer than what they stand for.
+            // Escapes may be longer than the characters that they stand for.
             assert!(again.is_err() || again.as_ref() == Ok(&template));
             assert!(bytes.len() <= MAX_TEMPLATE_BYTES);
         }

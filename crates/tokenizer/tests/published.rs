@@ -1,11 +1,11 @@
-//! Directories of published tokenizers mean what they mean in transformers.
+//! Directories of published tokenizers encode texts as transformers does.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use waggle_tokenizer::{Published, Tokenizer, TokenizerError};
 
-/// A directory, and what transformers makes of texts with it: by `crates/tokenizer/references/make.py`.
+/// A directory, and the ids that transformers makes of texts with it. Made by `crates/tokenizer/references/make.py`.
 #[derive(Deserialize)]
 struct Case {
     name: String,
@@ -79,7 +79,7 @@ fn what_is_left_off_and_where_files_disagree_is_noted() {
     assert!(json.is_none() && notes[0].contains("save_pretrained"), "{notes:?}");
 }
 
-/// Where nothing else is said the bytes of the file are what a client's fingerprint holds.
+/// If no other file says anything, the bytes of `tokenizer.json` are kept, as a client's fingerprint covers them.
 #[test]
 fn a_file_alone_stays_as_it_is() {
     let case = cases().into_iter().find(|case| case.name == "a class that is wrong").unwrap();

@@ -28,41 +28,41 @@ use crate::summary::report;
 use crate::{Chat, ChatOptions, Error, Network, Report, Terms};
 
 options! {
-    /// The server that a client talks to, and what it must be: `Client::new("example.org").terms(terms)`. A server
-    /// and a client of one user trust each other; every other server is trusted by its key.
+    /// A client's settings for one server: `Client::new("example.org").terms(terms)`. A client trusts a server of the
+    /// same user, and every other server by its key.
     Client {
-        /// Address of the server; without a port, 7411.
+        /// Address of the server. The port is 7411 unless the address names one.
         address: String as impl Into<String> = "127.0.0.1".into(),
         /// Terms that both parties must state alike.
         terms: Terms = Terms::default(),
         /// Slow this party's messages down to those of a network; the server must do the same.
         network: Network = Network::Loopback,
-        /// Insist on this model: a `config.json`, a directory, a bundled model, or a fingerprint. A changed model of
-        /// a known server is accepted if this names it.
+        /// Insist on this model: a `config.json`, a directory, a bundled model, or a fingerprint. If a known server
+        /// has changed its model, the client accepts the new one only if this option names it.
         expect: Option<String> as impl Into<Option<String>> = None,
-        /// The directory of the model, or a bundled model, that this party has itself, where the server says that
-        /// parts of it are public.
+        /// The client's own copy of the model, a directory or a bundled name. It is needed where the server says that
+        /// parts of the model are public.
         base: Option<String> as impl Into<Option<String>> = None,
-        /// Trust the server with this key, which is remembered under the address.
+        /// Trust a server that proves this key. The client remembers the key under the server's address.
         server_key: Option<PublicKey> as impl Into<Option<PublicKey>> = None,
-        /// Give up on a server that is silent for so long.
+        /// Give up on a server that is silent for this time.
         timeout: Duration = Duration::from_secs(120),
-        /// Give up on a server that cannot be reached for so long.
+        /// Give up on a server that cannot be reached within this time.
         connect_timeout: Duration = Duration::from_secs(30),
-        /// Who this party is.
+        /// The key pair by which the client proves who it is.
         proof: Proof = Proof::User,
     }
 }
 
-/// The port of a server where none is named.
+/// The port of a server whose address names none.
 const PORT: u16 = 7411;
 
-/// `address` with the port of a server. One in figures has brackets only with a port.
+/// `address` with [`PORT`] if it names no port. An IPv6 address without a port may come without brackets.
 pub fn with_port(address: &str) -> Result<String, OptionsError> {
     self::address(address, PORT)
 }
 
-/// `address`, with `port` if it has none. That of a page is refused, before anybody looks for its name.
+/// `address`, with `port` if it names none. A URL is refused here, before anybody resolves its name.
 pub fn address(address: &str, port: u16) -> Result<String, OptionsError> {
     if address.contains('/') {
         return Err(OptionsError::NoAddress(address.into()));
@@ -78,20 +78,21 @@ pub fn address(address: &str, port: u16) -> Result<String, OptionsError> {
 }
 
 options! {
-    /// Correlations that are made before a prompt is known. They fit generations up to these lengths, once.
+    /// A request for a pool: correlations that are made before a prompt is known. They serve one generation, up to
+    /// these lengths.
     Fill {
-        /// The file to write, which must not exist.
+        /// The pool's file, which must not exist yet.
         pool: PathBuf as impl Into<PathBuf> = PathBuf::new(),
-        /// Tokens of the prompt, at most.
+        /// Most tokens of the prompt.
         prompt: usize = 0,
         /// Texts that the model reads side by side.
         texts: usize = 1,
-        /// Tokens to generate, at most.
+        /// Most tokens to generate.
         tokens: usize = 32,
-        /// Make this part alone.
+        /// The part of the pool to make.
         part: Part = Part::WHOLE,
-        /// Before that, give up all pools that this identity had with the server, but those in these directories and
-        /// files; none given, none is given up.
+        /// Before the pool is made, give up all pools that this identity has with the server, except those in these
+        /// directories and files. If the list is empty, no pool is given up.
         forget_all_but: Vec<PathBuf> = Vec::new(),
     }
 }
@@ -105,7 +106,7 @@ impl Client {
     /// Generates text in a session of its own. The server learns the length of the prompt and nothing else of it.
     ///
     /// # Errors
-    /// Options that contradict each other, before the server is asked; a server that is not trusted, refuses the
+    /// If options contradict each other, before the server is asked. If the server is not trusted, refuses the
     /// request, vanishes or sends nonsense.
     pub fn generate(&self, request: impl Into<Request>) -> Result<Generated, Error> {
         self.generate_with(&request.into(), &mut nobody)
@@ -161,11 +162,12 @@ impl Client {
         Chat::open(self, options, watch)
     }
 
-    /// Makes the correlations of generations before their prompts are known. This party's go into a file, the
-    /// server's into one of its own; [`Request::pool`] uses both up, once. The file is as secret as the prompt.
+    /// Makes the correlations of generations before their prompts are known. The client's half goes into its file,
+    /// the server's half into a file of the server's. [`Request::pool`] uses both files up, once. The client's file
+    /// is as secret as the prompt.
     ///
     /// # Errors
-    /// As [`Client::generate`], and if the file is there.
+    /// As [`Client::generate`], and if the file exists already.
     pub fn preprocess(&self, fill: &Fill) -> Result<Prepared, Error> {
         self.preprocess_with(fill, &mut nobody)
     }
@@ -176,16 +178,17 @@ impl Client {
     /// As [`Client::preprocess`].
     pub fn preprocess_with(&self, fill: &Fill, watch: &mut Watch) -> Result<Prepared, Error> {
         let path = part_path(&fill.pool, fill.part);
-        // This file is gone at once. The one that stays is made when the server has agreed.
+        // Tests that the file can be made, and removes it at once. The real file is made when the server has agreed.
         UnfinishedPool::create(&path).map_err(|e| e.at(&path))?;
         let mut terms = self.terms.two_phases()?.over(self.network)?;
-        // All parts are planned for one link, and two measurements need not be equal.
+        // All parts must be planned for one link. The parties do not measure it, as the measurements of two parts may
+        // differ.
         terms.open.link &= fill.part.is_whole();
         let session = self.open(&terms, ClientOptions::default(), watch)?;
         let model = session.model().clone();
         let session = match &fill.forget_all_but[..] {
             [] => session,
-            // Looked for only now that the session has begun: the server keeps what is made from here on.
+            // Looks for the pools only now: the server keeps every pool that is made after the session's beginning.
             paths => session.having_only(own_pools(paths)?),
         };
         let bound = Lengths { prompt: fill.prompt, tokens: fill.tokens };
@@ -199,12 +202,12 @@ impl Client {
         Ok(Prepared { report, filled: outcome.filled })
     }
 
-    /// Opens a session under `terms`, with what is `wanted` of the server.
+    /// Opens a session under `terms` with the options `wanted`. The client's own `expect` and `base` take precedence.
     pub fn open(&self, terms: &Agreed, wanted: ClientOptions, watch: &mut Watch) -> Result<ClientSession, Error> {
         self.network.between_processes()?;
         let address = with_port(&self.address)?;
         let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
-        // All of it is read before the server waits.
+        // All files are read before the client connects, so that the server does not wait for them.
         let base = self.base.as_deref().map(|name| Ok::<_, Error>(Base::new(open_model(name)?)?)).transpose()?;
         let helper = self.terms.helper.as_ref();
         let helper = helper.map(|helper| helper.way(&self.proof, self.network, self.timeout)).transpose()?;
@@ -236,7 +239,8 @@ impl Client {
         Ok(session)
     }
 
-    /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
+    /// A link to the server, which has proved a trusted key and lets this client in. The key is `None` without
+    /// encryption.
     fn link(&self, address: &str, watch: &mut Watch) -> Result<(Box<dyn Link>, Option<Proved>), Error> {
         let Some(identity) = self.proof.identity()? else {
             let mut link = self.patiently(address, watch, |options| tcp::connect(address, options))?;
@@ -263,7 +267,7 @@ impl Client {
         Ok((Box::new(link), Some(Proved { key, trust })))
     }
 
-    /// Connects, and says after [`SOON`] that it still tries.
+    /// Connects. Tells `watch` after [`SOON`] that the client still tries.
     fn patiently<L>(
         &self,
         address: &str,
@@ -288,10 +292,10 @@ impl Client {
     }
 }
 
-/// After this time without an answer a client says that it waits for one.
+/// Time without an answer after which a client says that it still tries to connect.
 const SOON: Duration = Duration::from_secs(2);
 
-/// A server that has proved a key, and what is known of it.
+/// A server that has proved a key, and the client's knowledge of it.
 struct Proved {
     key: PublicKey,
     trust: Option<ServerTrust>,
@@ -312,13 +316,13 @@ fn wait_for_turn(link: &mut dyn Link, watch: &mut Watch) -> Result<(), Error> {
 /// A pool that was filled.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The cost of filling it.
+    /// The cost of filling the pool.
     pub report: Report,
-    /// Its id, and which part it is.
+    /// The pool's id, and which part of the pool was made.
     pub filled: Option<Filled>,
 }
 
-/// Ids of the client's pools at `paths`: those that can be spent, and those that a process works on.
+/// Ids of the client's pools at `paths` that can be spent or that a process works on.
 fn own_pools(paths: &[PathBuf]) -> Result<Vec<PoolId>, Error> {
     let usable = |file: &Found| file.state() == State::Pool || file.in_use();
     let mut ids = Vec::new();

@@ -7,38 +7,38 @@ use waggle_net::PublicKey;
 
 use crate::pixels::ImageError;
 
-/// Why a session, a plan or a study came to nothing.
+/// An error that ends a session, a plan or a study.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A model, an engine or the peer.
+    /// A model, an engine or the peer failed.
     #[error(transparent)]
     Session(#[from] waggle_session::Error),
-    /// A study of cache policies.
+    /// A study of cache policies failed.
     #[error(transparent)]
     Study(#[from] waggle_study::eval::EvalError),
-    /// A study of an encoder.
+    /// A study of an encoder failed.
     #[error(transparent)]
     Glue(#[from] waggle_study::glue::GlueError),
-    /// Nothing is learned from a text.
+    /// Learning from a text failed.
     #[error(transparent)]
     Fit(#[from] waggle_study::fit::FitError),
-    /// A tokenizer.
+    /// A tokenizer is refused or failed.
     #[error(transparent)]
     Tokenizer(#[from] waggle_tokenizer::TokenizerError),
-    /// The public model of a server is not the one that it must be, or was.
+    /// The public model of a server is not the expected one, or has changed.
     #[error(transparent)]
     Pin(#[from] waggle_session::PinError),
-    /// The network.
+    /// The network failed.
     #[error(transparent)]
     Net(#[from] waggle_net::NetError),
-    /// A key or a file of keys.
+    /// A key or a file of keys cannot be used.
     #[error(transparent)]
     Key(#[from] waggle_net::KeyError),
-    /// A family of kernels that the processor lacks.
+    /// The environment names a family of kernels that the processor lacks.
     #[error(transparent)]
     Cpu(#[from] waggle_bits::cpu::CpuError),
-    /// Processes that multiply together.
+    /// The processes that multiply together failed.
     #[error(transparent)]
     Spread(#[from] waggle_spread::SpreadError),
     /// A server whose key is not trusted.
@@ -53,10 +53,10 @@ pub enum Error {
     /// Words that make no prompt.
     #[error(transparent)]
     Prompt(#[from] PromptError),
-    /// An image, or how a model wants it.
+    /// An image cannot be read, or a model's preparation of images is not supported.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// A conversation. After [`ChatError::Refused`] it goes on.
+    /// A conversation failed. After [`ChatError::Refused`] the conversation goes on.
     #[error(transparent)]
     Chat(#[from] ChatError),
     /// A client that a server did not serve to the end.
@@ -79,7 +79,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a conversation goes on after it.
+    /// Whether a conversation goes on after this error.
     pub fn leaves_the_conversation(&self) -> bool {
         matches!(self, Error::Chat(ChatError::Refused(_)))
     }
@@ -101,7 +101,7 @@ impl From<waggle_mpcache::PolicyError> for Error {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    /// Nowhere to look for keys.
+    /// No directory for keys is known.
     #[error("no place for keys: set WAGGLE_HOME or HOME")]
     NoHome,
     /// A server that ended the connection before it proved a key.
@@ -112,7 +112,7 @@ pub enum TrustError {
     Unknown {
         /// The server's address.
         address: String,
-        /// The key it showed.
+        /// The key that the server showed.
         key: PublicKey,
     },
     /// A known server with another key.
@@ -126,9 +126,9 @@ pub enum TrustError {
         address: String,
         /// The key remembered.
         known: PublicKey,
-        /// Where it is remembered.
+        /// The file that remembers the key.
         file: PathBuf,
-        /// The key it showed.
+        /// The key that the server showed.
         key: PublicKey,
     },
     /// Another server than the one asked for.
@@ -138,7 +138,7 @@ pub enum TrustError {
         address: String,
         /// The key asked for.
         given: PublicKey,
-        /// The key it showed.
+        /// The key that the server showed.
         key: PublicKey,
     },
 }
@@ -162,7 +162,7 @@ pub enum NameError {
     /// A directory without a tokenizer.
     #[error("`{0}` has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor vocab.txt")]
     NoTokenizer(String),
-    /// A plaintext model that is not the server's.
+    /// A plaintext model with another shape than the server's.
     #[error("`{0}` has another shape than the server's model, so a check would compare different models")]
     CheckShape(String),
 }
@@ -171,10 +171,10 @@ pub enum NameError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Logits of a session that reveals none.
+    /// Logits are needed, but the session reveals none.
     #[error("the client learned tokens alone, and no logits")]
     NoLogits,
-    /// A helper whose key nobody names, or one with a key where nothing is encrypted.
+    /// A helper whose key is not named, or a named key where nothing is encrypted.
     #[error("{}", match given {
         true => "nothing is encrypted, so the helper proves no key",
         false => "a helper is trusted by its key, and none is given",
@@ -183,7 +183,7 @@ pub enum OptionsError {
         /// Whether a key is named.
         given: bool,
     },
-    /// What is no address of a server.
+    /// A text that is not the address of a server.
     #[error("`{0}` is no address of a Waggle server: give HOST or HOST:PORT, without a scheme or a path")]
     NoAddress(String),
     /// A helper of a session that prepares nothing.
@@ -204,10 +204,10 @@ pub enum OptionsError {
     /// A pool where both parties are in one process.
     #[error("a pool is filled and spent with a server, not within one process")]
     PoolNeedsServer,
-    /// A link within one process for two of them.
+    /// A link within one process, for two processes.
     #[error("two processes have no memory in common")]
     NoMemory,
-    /// No level of a log.
+    /// A text that is not the level of a log.
     #[error("there is no log level `{0}`: give off, error, warn, info, debug or trace")]
     Level(String),
     /// A report whose session cannot be planned again, because of this option.
@@ -225,15 +225,15 @@ pub enum PromptError {
     /// Two texts where one is read.
     #[error("two texts need an encoder, which reads them together")]
     Pair,
-    /// No mask, or several, for a model that gives the word of one.
+    /// A prompt with no mask or several, for a model that fills in one.
     #[error("the model gives the word in the place of one {mask}; the text has {count}")]
     Masks {
-        /// How the tokenizer writes one.
+        /// The mask as the tokenizer writes it.
         mask: &'static str,
-        /// Their number.
+        /// Number of masks in the prompt.
         count: usize,
     },
-    /// A tokenizer without a mask for a model that fills one.
+    /// A tokenizer that knows no mask, for a model that fills in one.
     #[error("the model gives the word in the place of a mask, and its tokenizer has none")]
     NoMask,
     /// The prompt has no tokens.
@@ -242,12 +242,12 @@ pub enum PromptError {
     /// A model that writes texts, where a class is asked for.
     #[error("the model writes texts, and gives no class")]
     NoClass,
-    /// One of several inputs.
+    /// One of several inputs is refused.
     #[error("input {input}: {source}")]
     Input {
-        /// Its number, from one.
+        /// Number of the input or the line, from 1.
         input: usize,
-        /// Why it is none.
+        /// Why the input is refused.
         source: Box<Error>,
     },
     /// A prompt longer than all lengths it may be padded to.
@@ -269,24 +269,24 @@ pub enum PromptError {
         /// The fault.
         what: String,
     },
-    /// A line of a file of inputs that is none.
+    /// A line in a file of inputs that is not an input.
     #[error("{}: line {line}: {what}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Its number, from one.
+        /// Number of the input or the line, from 1.
         line: usize,
         /// The fault.
         what: String,
     },
-    /// An option of a single session, for more inputs than one session takes.
+    /// An option that serves one session, for inputs that need several.
     #[error("{option} is for one session, and these {inputs} inputs take {sessions}")]
     Batches {
-        /// What one session has.
+        /// The option.
         option: &'static str,
-        /// Sessions.
+        /// Number of sessions.
         sessions: usize,
-        /// Inputs.
+        /// Number of inputs.
         inputs: usize,
     },
 }
@@ -295,7 +295,7 @@ pub enum PromptError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChatError {
-    /// A conversation with a model that knows no words.
+    /// The model has no tokenizer, so no conversation is possible.
     #[error("a conversation needs a tokenizer, and the server's model has none")]
     NoTokenizer,
     /// A model that writes no texts.
@@ -309,7 +309,7 @@ pub enum ChatError {
     Broken {
         /// The session's error.
         source: Box<Error>,
-        /// Where it is.
+        /// The file that keeps the conversation.
         file: PathBuf,
     },
     /// A session failed, and the conversation cannot be kept.
@@ -317,10 +317,10 @@ pub enum ChatError {
     Lost {
         /// The session's error.
         source: Box<Error>,
-        /// Why it cannot.
+        /// Why the conversation cannot be kept.
         what: String,
     },
-    /// Somebody wanted the end.
+    /// The caller interrupted the conversation.
     #[error("interrupted")]
     Interrupted,
 }
@@ -332,7 +332,7 @@ pub enum Refusal {
     /// The model has too few positions left.
     #[error(transparent)]
     Full(waggle_session::Error),
-    /// More new tokens than a turn may have.
+    /// The turn has more new tokens than it may have.
     #[error("a turn of {got} tokens is longer than the {limit} that this conversation allows: {}", match system {
         Some(tokens) => format!("the system text, which stands before it, has {tokens} tokens"),
         None => "say it in parts, or begin with more".into(),
@@ -340,18 +340,18 @@ pub enum Refusal {
     Long {
         /// Tokens of the turn.
         got: usize,
-        /// The most.
+        /// Most tokens of a turn.
         limit: usize,
-        /// Those of the system text, if the turn has it.
+        /// Tokens of the system text, if it belongs to the turn.
         system: Option<usize>,
     },
-    /// A conversation that would be read again where the lengths of answers are hidden.
+    /// The conversation would have to be read again, which would show the hidden lengths of its answers.
     #[error(
         "the chat template changes what was said before, and reading it again would show how long the answers were: \
          give another template, or pad no answers"
     )]
     Rereads,
-    /// Everything else.
+    /// Any other error.
     #[error(transparent)]
     Other(Error),
 }
@@ -374,7 +374,7 @@ pub enum ServeError {
     /// A client that waited and left.
     #[error("the client left the queue")]
     Left,
-    /// A session that took longer than so many seconds.
+    /// A session that took longer than this number of seconds.
     #[error("the session took longer than {0} s")]
     TooLong(f64),
     /// A session failed.
@@ -388,15 +388,15 @@ pub enum ServeError {
     /// A server cannot listen.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
         /// The cause.
         source: std::io::Error,
     },
-    /// A process that multiplies for another one.
+    /// A process that multiplies for rank 0 failed.
     #[error("rank {rank} on {host}")]
     Rank {
-        /// Which.
+        /// Its rank.
         rank: usize,
         /// Its machine.
         host: String,
@@ -409,13 +409,13 @@ pub enum ServeError {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Full {
-    /// The queue is full, with so many clients.
+    /// The queue is full. It has this number of clients.
     #[error("this server is busy: {0} clients wait already")]
     Queue(usize),
-    /// The key has as many sessions as it may, those that wait included.
+    /// The key has as many sessions as it may have, waiting ones included.
     #[error("this key has {0} sessions here already")]
     Key(usize),
-    /// The server finishes what runs and then ends.
+    /// The server finishes its running sessions and then ends.
     #[error("this server is ending")]
     Ending,
 }
@@ -432,12 +432,12 @@ pub fn describe(error: &dyn std::error::Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let part = error.to_string();
-        // Transparent errors and those that quote their cause say everything already.
+        // A transparent error, or one that quotes its cause, has the cause's text already.
         if !text.contains(&part) {
             text = format!("{text}: {part}");
         }
         cause = error.source();
     }
-    // Lists that an error puts on lines of their own.
+    // Joins lists that an error writes on several lines.
     text.replace(":\n", ": ").replace('\n', "; ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

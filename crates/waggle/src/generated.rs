@@ -1,4 +1,4 @@
-//! A text and what it took.
+//! A generated text and the costs of generating it.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::models::open_adapted;
 use crate::reader::harmless;
 use crate::{Error, Report};
 
-/// Refuses to compare sampled tokens with the most probable ones.
+/// Refuses a comparison with the plaintext model if tokens are sampled and no logits are revealed.
 pub fn check_comparable(terms: &party::Terms, sampled: bool) -> Result<(), Error> {
     match terms.reveal {
         Reveal::Token if sampled => {
@@ -21,34 +21,35 @@ pub fn check_comparable(terms: &party::Terms, sampled: bool) -> Result<(), Error
     }
 }
 
-/// A text and what it took.
+/// A generated text and the costs of generating it.
 #[derive(Debug)]
 pub struct Generated {
     /// The report.
     pub report: Report,
     pub(crate) outcome: Outcome,
-    /// That of all texts.
+    /// The prompt of all texts.
     prompt: party::Prompt,
-    /// Name or word of each token, where every token is an answer.
+    /// The class's name or the mask's word for each token, where every token is an answer.
     classes: Vec<Option<String>>,
-    /// Names of classes that are found each by itself.
+    /// Names of the classes, if the model finds each class by itself.
     each: Vec<String>,
 }
 
-/// What an encoder says of a text.
+/// An encoder's answer for one text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The name of the class that it finds, or the word in the place of the mask, without control characters.
+    /// The name of the class that the model finds, or the word in the place of the mask, without control characters.
     pub class: Option<String>,
     /// The logits of all classes, or the score of a model with one; empty if the client learned the class alone.
     pub logits: Vec<f32>,
-    /// Of a model that finds each class by itself, their names and probabilities, the likeliest first, where their
+    /// Names and probabilities of the classes, the likeliest first, if the model finds each class by itself and the
     /// logits are known; otherwise empty.
     pub each: Vec<(String, f32)>,
 }
 
 impl Answer {
-    /// That of a model with these logits; `each` has the names of classes that are found each by itself.
+    /// The answer of a model with these logits. `each` has the names of the classes, if the model finds each class by
+    /// itself.
     fn new(class: Option<String>, logits: Vec<f32>, each: &[String]) -> Self {
         let sigmoid = |logit: &f32| 1.0 / (1.0 + (-logit).exp());
         let mut each: Vec<_> = each.iter().map(|name| harmless(name)).zip(logits.iter().map(sigmoid)).collect();
@@ -56,7 +57,7 @@ impl Answer {
         Answer { class, logits, each }
     }
 
-    /// The probability of the class that was found, where there are several and their logits are known.
+    /// The probability of the class that was found, if the model has several classes and their logits are known.
     pub fn probability(&self) -> Option<f32> {
         if let Some((_, most)) = self.each.first() {
             return Some(*most);
@@ -88,7 +89,7 @@ impl Generated {
         self.report.text.as_deref().unwrap_or_default()
     }
 
-    /// The text after each prompt, where a model reads several side by side; empty without a tokenizer.
+    /// The text after each prompt, if the model reads several side by side; empty without a tokenizer.
     pub fn texts(&self) -> &[String] {
         match (&self.report.texts, &self.report.text) {
             (Some(texts), _) => texts,
@@ -97,19 +98,19 @@ impl Generated {
         }
     }
 
-    /// The ids of each text.
+    /// The token ids of each text.
     pub fn ids(&self) -> impl Iterator<Item = &[u32]> {
         self.outcome.generation.texts()
     }
 
-    /// The number of tokens of all texts. Unseen ones behind the end of a text count.
+    /// Number of tokens of all texts. Tokens that are generated unseen after the end of a text count too.
     pub fn count(&self) -> usize {
         let Generation { count, lengths, .. } = &self.outcome.generation;
         count * lengths.len()
     }
 
-    /// The logits that the client learned, a row for each token that was picked or for each class of a text; `None`
-    /// if it learned tokens alone.
+    /// The logits that the client learned, or `None` if it learned tokens alone. There is a row for each token that
+    /// was picked, or for an encoder a row for each text.
     pub fn logits(&self) -> Option<Vec<Vec<f32>>> {
         self.outcome
             .generation
@@ -118,7 +119,7 @@ impl Generated {
             .map(|logits| logits.rows().into_iter().map(|row| row.to_vec()).collect())
     }
 
-    /// What an encoder says of each text.
+    /// An encoder's answer for each text.
     pub fn answers(&self) -> Vec<Answer> {
         let Generation { logits, .. } = &self.outcome.generation;
         let answer = |(at, class): (usize, &Option<String>)| {
@@ -128,20 +129,20 @@ impl Generated {
         self.classes.iter().enumerate().map(answer).collect()
     }
 
-    /// Holds the tokens against `model` in the clear, a directory or a bundled name: under the policy of the session,
-    /// which shows what the protocol changed, and with the full cache, which shows what pruning changed.
+    /// Compares the tokens with those of `model`, a directory or a bundled name, in the clear. A comparison under the
+    /// session's policy shows what the protocol changed; one with the full cache shows what pruning changed.
     ///
     /// # Errors
-    /// If the model cannot be read or has another shape, and if tokens were sampled and no logits are there to
+    /// If the model cannot be read or has another shape, or if tokens were sampled and there are no logits to
     /// compare.
     pub fn compare(&mut self, model: &str) -> Result<(), Error> {
         self.compare_adapted(model, None)
     }
 
-    /// [`compare`](Generated::compare) with a model to which an adapter is added, if there is one.
+    /// [`compare`](Generated::compare) with a model to which `adapter` is added, if it is given.
     ///
     /// # Errors
-    /// Those of [`compare`](Generated::compare), and those of the adapter.
+    /// As [`compare`](Generated::compare), and if the adapter cannot be added.
     pub fn compare_adapted(&mut self, model: &str, adapter: Option<&Path>) -> Result<(), Error> {
         let sampled = self.report.options.get("temperature").and_then(Value::as_f64).is_some_and(|t| t > 0.0);
         check_comparable(&self.outcome.terms, sampled)?;
@@ -174,7 +175,7 @@ impl Generated {
 mod tests {
     use super::Answer;
 
-    /// The probabilities of `transformers`' pipeline for these logits: each by itself, or one of all.
+    /// Probabilities as `transformers`' pipeline has them: a sigmoid for each class, or one softmax over all.
     #[test]
     fn classes_that_are_found_by_themselves_have_sigmoids() {
         let logits = vec![1.0672, 0.4969, 0.8747, 1.5071];
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!((each.probability(), each.score()), (Some(each.each[0].1), None));
         let one = Answer::new(Some("obscene".into()), logits, &[]);
         assert!(one.each.is_empty() && (one.probability().unwrap() - 0.3859).abs() < 0.01, "{one:?}");
-        // One class that is there or not is no score.
+        // A single class that is found by itself is not a score.
         let single = Answer::new(None, vec![0.0], &names[..1]);
         assert_eq!((single.probability(), single.score()), (Some(0.5), None));
         assert_eq!(Answer::new(None, vec![2.5], &[]).score(), Some(2.5));

@@ -1,4 +1,4 @@
-//! The text of a generation, as whoever watches it hears it.
+//! The text of a generation, piece by piece, for the function that watches it.
 
 use waggle_session::party::{Event, Flow, Watch};
 use waggle_tokenizer::{TextStream, Tokenizer, TokenizerError};
@@ -6,7 +6,7 @@ use waggle_tokenizer::{TextStream, Tokenizer, TokenizerError};
 use crate::Error;
 use crate::reader::harmless;
 
-/// Hands the pieces of a text to a function, and watches nothing else.
+/// A watcher that hands the pieces of a text to a function and ignores all other events.
 pub fn on_text(mut text: impl FnMut(&str)) -> impl FnMut(Event<'_>) -> Flow {
     move |event| {
         if let Event::Text(piece) = event {
@@ -16,19 +16,19 @@ pub fn on_text(mut text: impl FnMut(&str)) -> impl FnMut(Event<'_>) -> Flow {
     }
 }
 
-/// Hears a text, beside the watcher.
+/// A function that hears a text beside the watcher.
 type Keep = Box<dyn Fn(&str)>;
 
-/// Makes text of the tokens of a generation: names of classes, words, or without a tokenizer ids with commas between
-/// them.
+/// Turns the tokens of a generation into text: names of classes, words, or without a tokenizer ids with commas
+/// between them.
 pub(crate) struct Heard<'a> {
     labels: Option<Vec<String>>,
     stream: Option<TextStream<'a>>,
     count: usize,
-    /// Several texts grow at once: nobody hears them before all have ended.
+    /// Whether several texts grow at once. The watcher then hears no words before all texts have ended.
     several: bool,
     watch: &'a mut Watch<'a>,
-    /// Hears the text as it is.
+    /// A function that hears the text with its control characters.
     kept: Option<Keep>,
     /// Why the text cannot be shown any more.
     failed: Option<TokenizerError>,
@@ -45,17 +45,18 @@ impl<'a> Heard<'a> {
         Heard { labels, stream, count: 0, several: false, watch, kept: None, failed: None }
     }
 
-    /// Of so many texts; of several nobody hears words before all have ended, unless they are names of classes.
+    /// Sets the number of texts. With several, the watcher hears no words before all texts have ended; it hears names
+    /// of classes at once.
     pub(crate) fn of_texts(self, texts: usize) -> Self {
         Heard { several: texts > 1 && self.labels.is_none(), ..self }
     }
 
-    /// Gives the text to `keep`, too.
+    /// Hands the text to `keep` too.
     pub(crate) fn kept_by(self, keep: impl Fn(&str) + 'static) -> Self {
         Heard { kept: Some(Box::new(keep)), ..self }
     }
 
-    /// Passes `event` of a session on, and the text that it brings.
+    /// Passes a session's `event` on to the watcher, with the text that it brings.
     pub(crate) fn hear(&mut self, event: Event<'_>) -> Flow {
         match event {
             Event::GoesOn if self.failed.is_some() => Flow::Abandon,
@@ -70,7 +71,7 @@ impl<'a> Heard<'a> {
         }
     }
 
-    /// Ends the text: why it could not be shown, or what its session came to.
+    /// Ends the text. Returns the error for which it could not be shown, or the session's result `done`.
     pub(crate) fn finish<T>(mut self, done: Result<T, waggle_session::Error>) -> Result<T, Error> {
         let rest = match (self.failed.take(), self.stream.take()) {
             (Some(error), _) => Err(error),
@@ -98,7 +99,7 @@ impl<'a> Heard<'a> {
         }
     }
 
-    /// Tells `text`, unless the text has ended by the `flow` after its token.
+    /// Hands on `text`. The watcher does not hear it if the `flow` after its token has ended the text.
     fn tell(&mut self, text: &str, flow: Flow) -> Flow {
         if text.is_empty() {
             return flow;

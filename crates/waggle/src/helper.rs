@@ -1,4 +1,4 @@
-//! The helper of a session: where it is, and how a party reaches it.
+//! The helper of a session: its address, its key, and the way of a party to it.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use waggle_study::cost::Phases;
 use crate::error::OptionsError;
 use crate::{Error, Network, Proof};
 
-/// The text in the place of a key where nothing is encrypted.
+/// Text that stands for the key where nothing is encrypted.
 const NO_KEY: &str = "plaintext";
 
-/// A third machine that deals what is prepared. It sees shapes and lengths, and no value; it must not collude with
-/// either party.
+/// A third machine that deals prepared correlations to both parties. It sees shapes and lengths, but no value. It
+/// must not collude with either party.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Helper {
     /// Its address.
     pub address: String,
     /// Its key; `None` without encryption.
     pub key: Option<PublicKey>,
-    /// What it deals.
+    /// The correlations that it deals.
     pub deals: HelperDeals,
 }
 
 impl Helper {
-    /// A helper that is nowhere, for plans.
+    /// A helper without an address, for plans.
     pub fn assumed(deals: HelperDeals) -> Self {
         Helper { address: String::new(), key: Some(PublicKey::from_bytes([0; 32])), deals }
     }
 
-    /// A helper that is nowhere, for plans of sessions with these `phases`; none where they have none.
+    /// A helper without an address, for plans of sessions with these `phases`. `None` if they have no helper.
     pub fn for_phases(phases: Phases) -> Option<Self> {
         Some(phases.deals()).filter(|deals| *deals != HelperDeals::Nothing).map(Helper::assumed)
     }
 
-    /// The name by which both parties state it.
+    /// The text by which both parties state the same helper.
     pub(crate) fn name(&self) -> String {
         self.key.map_or_else(|| NO_KEY.into(), |key| key.to_string())
     }
 
-    /// The way of a party with `proof` to this helper.
+    /// The connection settings by which a party with `proof` reaches this helper.
     pub(crate) fn way(&self, proof: &Proof, network: Network, timeout: Duration) -> Result<ToHelper, Error> {
         let identity = proof.identity()?;
         if identity.is_some() != self.key.is_some() {

@@ -1,4 +1,4 @@
-//! Who this party is and whom it trusts: identities, servers met before, clients let in.
+//! Identities: the user's own key, the keys of servers met before, and the keys of clients that are let in.
 //!
 //! A user's keys lie in `$WAGGLE_HOME`, else `$XDG_CONFIG_HOME/waggle`, else `$HOME/.config/waggle`. A party trusts
 //! its own key, so a server and a client of one user need no set-up.
@@ -15,18 +15,18 @@ use waggle_session::Fingerprint;
 use crate::Error;
 use crate::error::TrustError;
 
-/// By which key pair a party proves who it is. A server and a client of one user trust each other.
+/// The key pair by which a party proves who it is. A server and a client of one user trust each other.
 #[derive(Clone, Debug, Default)]
 pub enum Proof {
-    /// That of the user, in `$WAGGLE_HOME`, `$XDG_CONFIG_HOME/waggle` or `$HOME/.config/waggle`.
+    /// The key pair of the user, in `$WAGGLE_HOME`, `$XDG_CONFIG_HOME/waggle` or `$HOME/.config/waggle`.
     #[default]
     User,
-    /// That in this file, which is made if it is not there.
+    /// The key pair in this file, which is made if it does not exist.
     File(PathBuf),
-    /// This one. A client then trusts the server's key that it is given alone, and no file is read or written.
+    /// This key pair. A client then trusts only the server's key that it is given, and no file is read or written.
     Own(Arc<Identity>),
-    /// By none: nothing is encrypted, for measurements, and the other party must do the same. A text is unverified
-    /// until it has ended.
+    /// No key pair: nothing is encrypted. This is for measurements, and the other party must do the same. A text is
+    /// unverified until it has ended.
     Plaintext,
 }
 
@@ -44,18 +44,19 @@ impl Proof {
 
 /// A key pair in a file.
 pub struct KeyFile {
-    /// The pair.
+    /// The key pair.
     pub identity: Identity,
-    /// Where it is.
+    /// The file.
     pub path: PathBuf,
-    /// Whether it was made just now.
+    /// Whether the file was made just now.
     pub made: bool,
 }
 
-/// Reads the key pair in `path`, or that of the user, or makes one where there is none.
+/// Reads the key pair in `path`, by default the user's. Makes one if there is none.
 ///
 /// # Errors
-/// [`TrustError::NoHome`] if nobody says where a user's files are; [`Error::Key`].
+/// [`TrustError::NoHome`] if the environment does not say where the user's files are. [`Error::Key`] if the file
+/// cannot be read or made.
 pub fn identity(path: Option<&Path>) -> Result<KeyFile, Error> {
     let own = path.map_or_else(|| file("identity"), |path| Ok(path.to_owned()))?;
     let found = |identity, made| Ok(KeyFile { identity, path: own.clone(), made });
@@ -67,13 +68,13 @@ pub fn identity(path: Option<&Path>) -> Result<KeyFile, Error> {
         make_home(&own)?;
     }
     match Identity::create(&own) {
-        // Another process was faster.
+        // Another process made the file first.
         Err(KeyError::Exists { .. }) => found(Identity::read(&own)?, false),
         made => found(made?, true),
     }
 }
 
-/// The file `name` among the user's keys, in a directory that others may not write.
+/// The path of the file `name` among the user's keys, in a directory that others may not write.
 pub fn file(name: &str) -> Result<PathBuf, Error> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = set("WAGGLE_HOME")
@@ -100,19 +101,20 @@ pub fn make_home(path: &Path) -> Result<(), Error> {
 pub(crate) struct ServerTrust {
     address: String,
     known: KnownServers,
-    /// The key that the user gave for this call.
+    /// The key that the caller gave for this connection.
     given: Option<PublicKey>,
     own: PublicKey,
 }
 
 impl ServerTrust {
-    /// The knowledge of the server at `address`; `given` is the key on the command line, `own` that of this party.
+    /// Reads what is known of the server at `address`. `given` is the key on the command line, `own` this party's
+    /// key.
     pub(crate) fn of(address: &str, given: Option<PublicKey>, own: PublicKey) -> Result<Self, Error> {
         let known = KnownServers::read(file("known_servers")?)?;
         Ok(ServerTrust { address: address.into(), known, given, own })
     }
 
-    /// The keys that the server may prove: the given one; otherwise the one known and this party's own.
+    /// The keys that the server may prove: the given key, or without one the known key and this party's own.
     pub(crate) fn keys(&self) -> Vec<PublicKey> {
         match self.given {
             Some(key) => vec![key],
@@ -120,7 +122,7 @@ impl ServerTrust {
         }
     }
 
-    /// Why the server's `key` is refused, with the way to trust it.
+    /// The error for a server whose `key` is refused, with advice how to trust it.
     pub(crate) fn refusal(&self, key: PublicKey) -> TrustError {
         let address = self.address.clone();
         match (self.given, self.known.lookup(&self.address)) {
@@ -140,11 +142,11 @@ impl ServerTrust {
         Ok(self.known.remember(&self.address, key)?)
     }
 
-    /// Compares the public model that the server with `key` has with the one that it had, and remembers it at the
-    /// first meeting. With `accepted` the user has named this model, so a changed one is remembered. Returns whether
-    /// its chat template is news.
+    /// Compares the public model `met` of the server with `key` with the model that is remembered, and remembers it
+    /// at the first meeting. `accepted` says that the user has named this model: then a changed one is remembered
+    /// too. Returns whether its chat template is new.
     pub(crate) fn met(&mut self, key: PublicKey, met: &Fingerprint, accepted: bool) -> Result<bool, Error> {
-        // Who serves oneself may change the model.
+        // A user's own server may change its model freely.
         if key == self.own {
             return Ok(false);
         }

@@ -27,9 +27,9 @@
 //! }
 //! ```
 //!
-//! The command line is the crate `waggle-cli`, the interface of OpenAI the crate `waggle-proxy`. A program of another
-//! crate has all commands, with its own policies and activations among the names, by `waggle_cli::run()` after it has
-//! registered them; `examples/outside` is a crate with such programs, to copy.
+//! The crate `waggle-cli` is the command line, and the crate `waggle-proxy` an HTTP server with OpenAI's interface. A
+//! program of another crate registers its own policies and activations, then calls `waggle_cli::run()`: it has all
+//! commands, which know the new names. `examples/outside` is a crate with such programs, to copy.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -99,10 +99,11 @@ pub use study::{GlueStudy, Study};
 pub use terms::{Network, Terms};
 pub use worker::{init, init_as};
 
-/// The bundled model that is used where none is named.
+/// Name of the bundled model that is used where a caller names none.
 pub const DEFAULT_MODEL: &str = "stories260k";
 
-/// What a command line and a proxy take from this library, and others hardly need. It may change with any version.
+/// Items that the command line and the proxy use, and that other programs hardly need. They may change with any
+/// version.
 pub mod program {
     pub use crate::chat::Words;
     pub use crate::client::{address, pools_at, with_port};

@@ -24,18 +24,19 @@ options! {
         terms: Terms = Terms::default(),
         /// Parts of the model that both parties have.
         public: Parts = Parts::default(),
-        /// A LoRA in PEFT's form that the server adds to the model's matrices, a directory.
+        /// Directory of a LoRA in PEFT's form that the server adds to the model's matrices.
         adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
         /// Bytes of transformed weights that the server may keep in memory.
         weight_cache: usize = 0,
-        /// Run the model on a text in the clear first, which finds models that leave the ranges of operations.
+        /// Whether the model first reads a text in the clear. This finds models whose values leave the ranges of
+        /// operations.
         range_check: bool = true,
-        /// The time that a party waits for the other one.
+        /// Time that a party waits for the other one.
         timeout: Duration = Duration::from_secs(3600),
     }
 }
 
-/// Both parties of sessions with one model, in one process: the whole protocol, over memory.
+/// Both parties of sessions with one model, in one process. They run the whole protocol, over memory.
 pub struct Local {
     name: String,
     options: LocalOptions,
@@ -54,17 +55,17 @@ impl Local {
         Ok(Local { name: model.into(), options, spec: files.spec, reader })
     }
 
-    /// Most positions of the model.
+    /// Positions that the model has.
     pub fn positions(&self) -> usize {
         self.spec.max_positions()
     }
 
-    /// Whether the model reads a text at once and gives its class.
+    /// Whether the model is an encoder, which reads a text at once and gives its class.
     pub fn is_encoder(&self) -> bool {
         self.spec.is_encoder()
     }
 
-    /// Lengths of prompt and text as the server sees them.
+    /// Lengths of the prompt and the text as the server sees them.
     ///
     /// # Errors
     /// If the generation cannot work with the model.
@@ -81,7 +82,7 @@ impl Local {
         self.options.terms.together(Network::Memory).over(Network::Memory)
     }
 
-    /// A generation that can work with the model.
+    /// Prepares a generation, and refuses one that cannot work with the model.
     fn ready(&self, request: &Request, terms: &Agreed, reader: &Reader) -> Result<Ready, Error> {
         if request.pool.is_some() {
             return Err(OptionsError::PoolNeedsServer.into());

@@ -33,14 +33,14 @@ pub fn open_model(name: &str) -> Result<ModelFiles, Error> {
     Ok(files)
 }
 
-/// Logs what does not fit in the files of a model.
+/// Logs `notes`, the contradictions in the files of the model `name`.
 fn log(name: &str, notes: &[String]) {
     for note in notes {
         warn!("{name}: {}", harmless(note));
     }
 }
 
-/// The `tokenizer.json` at `path`, or one that says what all files of this directory say.
+/// The `tokenizer.json` at `path`. For a directory, one that is made from all its files.
 pub(crate) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, Error> {
     if !path.is_dir() {
         return Ok(load(path)?);
@@ -50,7 +50,7 @@ pub(crate) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(json.ok_or_else(|| NameError::NoTokenizer(path.to_string_lossy().into()))?)
 }
 
-/// [`open_model`] with what the adapter in a directory adds to its matrices.
+/// [`open_model`], with the `adapter` in a directory added to the model's matrices.
 pub fn open_adapted(name: &str, adapter: Option<&Path>) -> Result<ModelFiles, Error> {
     let files = open_model(name)?;
     let Some(dir) = adapter else { return Ok(files) };
@@ -58,26 +58,26 @@ pub fn open_adapted(name: &str, adapter: Option<&Path>) -> Result<ModelFiles, Er
     Ok(ModelFiles { checkpoint, ..files })
 }
 
-/// What is said to be public of a model that is planned, and what is added to it.
+/// What the caller states of a model to plan: its public parts, and an adapter.
 #[derive(Clone, Debug, Default)]
 pub struct Stated<'a> {
     /// The public parts.
     pub parts: Parts,
-    /// The rank of what is added to all matrices of the layers, which need no values.
+    /// Rank of an assumed adapter of all matrices of the layers. A plan does not need its values.
     pub rank: usize,
     /// The directory of a LoRA.
     pub adapter: Option<&'a Path>,
 }
 
 impl Stated<'_> {
-    /// The model of a shape alone: all weights are assumed to be below 16.
+    /// The public model of a shape without weights. All weights are assumed to be below 16.
     pub fn of_shape(&self, name: String, spec: ModelSpec) -> Result<PublicModel, Error> {
         let disclosed = Disclosed::with_rank(self.parts.clone(), self.rank, &spec);
         Ok(PublicModel::of_shape(name, spec, disclosed)?)
     }
 }
 
-/// The public part of a model that may be a configuration alone.
+/// The public part of the model `name`, which may be a configuration without weights.
 pub fn public_model(name: &str, policy: &PolicySpec, stated: &Stated) -> Result<PublicModel, Error> {
     let path = Path::new(name);
     if let (false, Some(config)) = (path.exists(), shape(name)) {
@@ -88,7 +88,8 @@ pub fn public_model(name: &str, policy: &PolicySpec, stated: &Stated) -> Result<
         stated.rank > 0 || path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
     if !only_config {
         let files = open_adapted(name, stated.adapter)?;
-        // A plan needs no columns, and no policy reads others than its own. They may change a matrix's scale.
+        // A plan does not need the values of learned columns, but they may change a matrix's scale. No policy reads
+        // other columns than its own.
         let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
         return Ok(ModelServer::builder().policy(&policy).public(&stated.parts).load(files)?.public().clone());
     }

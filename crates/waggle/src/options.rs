@@ -1,6 +1,6 @@
 //! Options with defaults, and a method for each that sets it.
 
-/// A struct of options: `name: type (what the setter takes) = default`.
+/// Defines a struct of options. A field reads `name: type as (what the setter takes) = default`.
 macro_rules! options {
     (
         $(#[$about:meta])*
@@ -22,7 +22,7 @@ macro_rules! options {
     };
 }
 
-/// One of these methods.
+/// Defines the method that sets one option.
 macro_rules! setter {
     ($(#[$doc:meta])* $field:ident: $kind:ty) => {
         $(#[$doc])*

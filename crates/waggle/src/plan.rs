@@ -17,56 +17,57 @@ use crate::terms::ASSUMED_CORES;
 use crate::{Error, Network, Report, Terms};
 
 options! {
-    /// A plan to be made: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. The report of a plan has exactly
-    /// the bytes, messages and flows of the session's.
+    /// A session to plan: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. A plan's report has exactly the
+    /// bytes, messages and flows of the session's report.
     Plan {
-        /// A directory, a `config.json`, a bundled model or a published shape.
+        /// The model: a directory, a `config.json`, a bundled name or a published shape.
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
         /// Tokens of the prompt.
         prompt: usize = 32,
-        /// Texts of that length that the model reads side by side.
+        /// Texts of `prompt` tokens each that the model reads side by side.
         texts: usize = 1,
-        /// Tokens to generate; unless told otherwise 32, or an encoder's only one.
+        /// Tokens to generate. `None` stands for 32, or for 1 with an encoder.
         tokens: Option<usize> as impl Into<Option<usize>> = None,
-        /// Plan one decoding step after so many tokens instead, and its preparation, without the pass over the
-        /// prompt.
+        /// Plan only one decoding step after this many cached tokens, with its preparation and without the pass over
+        /// the prompt.
         cached: Option<usize> as impl Into<Option<usize>> = None,
-        /// Count the byte after each token by which a client says whether it goes on.
+        /// Count the byte that the client sends after each token to say whether it goes on.
         stop_at_eos: bool = false,
-        /// Count that byte after 16, 32, 64... tokens alone.
+        /// Count the byte of `stop_at_eos` only after 16, 32, 64... tokens.
         pad_answer: bool = false,
-        /// The prompt is padded, and its length is the padded one.
+        /// Whether the prompt is padded. `prompt` is then the padded length.
         pad_prompt: bool = false,
         /// Parts of the model that both parties have: `"embedding,layers=0-3".parse()?`.
         public: Parts = Parts::default(),
-        /// The server adds a product of two thin matrices of this rank to every matrix of the layers.
+        /// Rank of an assumed adapter: the server adds a product of two thin matrices of this rank to every matrix of
+        /// the layers.
         rank: usize = 0,
-        /// The server adds this adapter to them, a directory.
+        /// Directory of an adapter that the server adds to the matrices of the layers.
         adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Guesses of the client.
+        /// The tokens that the client guesses, so that a pass checks several.
         draft: Option<Draft> as impl Into<Option<Draft>> = None,
         /// Terms that both parties would state.
         terms: Terms = Terms::default(),
         /// The network of the session.
         network: Network = LAN,
-        /// Measurements of the parties' machines, which predict seconds and memory. Without them seconds are those of
-        /// the network alone.
+        /// Measurements of the parties' machines, from which seconds and memory are predicted. Without measurements,
+        /// seconds are the network's alone.
         machines: Option<Machines> as impl Into<Option<Machines>> = None,
     }
 }
 
-/// Tokens of a plan that is told no number.
+/// Tokens to generate in a plan that states no number.
 const DEFAULT_TOKENS: usize = 32;
 
-/// The network of a plan that is told none.
+/// The network of a plan that states none.
 pub const LAN: Network = Network::Imitated(LinkShape::PRESETS[0].1);
 
 /// Measurements of the parties' machines.
 #[derive(Clone, Debug)]
 pub struct Machines {
-    /// Of the client's.
+    /// Measurements of the client's machine.
     pub client: Profile,
-    /// Of the server's.
+    /// Measurements of the server's machine.
     pub server: Profile,
     /// Whether both parties run on one machine and share its cores.
     pub together: bool,
@@ -78,8 +79,8 @@ impl Machines {
         Cores { client: self.client.cores, server: self.server.cores }
     }
 
-    /// The planner's setting for a plan for parties with `cores` over `link`. None for other cores than those that
-    /// were measured: such a plan packs products for one machine, and its seconds would be those of another.
+    /// The planner's setting for parties with `cores` over `link`. `None` if `cores` are not the measured ones: the
+    /// plan would pack products for one machine and take its seconds from another.
     pub fn setting(&self, cores: Cores, link: Option<LinkShape>) -> Option<Deployment> {
         let Machines { client, server, together } = self;
         (cores == self.cores()).then(|| Deployment {
@@ -101,7 +102,7 @@ impl Plan {
     /// Predicts the session.
     ///
     /// # Errors
-    /// If there is no such model, or the session could not be.
+    /// If there is no such model, or no session can run under these options.
     pub fn run(&self) -> Result<Report, Error> {
         self.run_with(&mut nobody)
     }
@@ -115,12 +116,13 @@ impl Plan {
         let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(assumed)).over(self.network)?;
         let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: self.adapter.as_deref() };
         let model = public_model(&self.model, &terms.policy, &stated)?;
-        // Without weights, two bytes for each.
+        // Where there are no weights to map, two bytes are assumed for each.
         let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
         self.run_for(&model, &terms, mapped, watch)
     }
 
-    /// [`Plan::run_with`] for a model that is known and maps so many bytes.
+    /// [`Plan::run_with`] for a `model` that is read already. `mapped` returns the bytes of weights that the server
+    /// maps.
     pub fn run_for(
         &self,
         model: &PublicModel,
@@ -152,7 +154,7 @@ impl Plan {
             report.estimated.push("tokens_per_pass".into());
         }
         if terms.policy.random_traffic() {
-            // Quickselect sends what its coins say: the plan states the mean.
+            // Quickselect's traffic depends on random coins. The plan states the mean.
             report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
         }
         match machines {
@@ -180,8 +182,8 @@ impl Plan {
     }
 }
 
-/// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
-/// every flow.
+/// Sets all seconds to the time that the network `shape` alone would take: bytes at its rate, and half a round trip
+/// for every flow.
 fn predict_seconds(report: &mut Report, shape: Option<LinkShape>) {
     report.seconds_are = Some(Seconds::Network);
     for cost in report.costs_mut() {
@@ -190,8 +192,8 @@ fn predict_seconds(report: &mut Report, shape: Option<LinkShape>) {
     }
 }
 
-/// Puts in what a calibration says: the times of the plan as they are, the memory of both processes, and the mark of
-/// an estimate. `mapped` are the bytes of the weights.
+/// Marks the times as predicted by a calibration, adds the memory of both processes, and marks all of them as
+/// estimates. `mapped` are the bytes of the weights.
 fn set_estimates(report: &mut Report, footprint: Footprint, machines: &Machines, mapped: u64) {
     for name in ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from) {
         if !report.estimated.contains(&name) {
@@ -202,7 +204,7 @@ fn set_estimates(report: &mut Report, footprint: Footprint, machines: &Machines,
     for cost in report.costs_mut() {
         cost.peer_cpu_seconds.get_or_insert(0.0);
     }
-    // Before they have a model, processes take what was measured of each party's.
+    // `base_bytes` is the measured memory of a client and of a server that have no model yet.
     report.peak_memory_bytes = PeakMemory {
         client: Some(machines.client.base_bytes[0] + footprint.client),
         server: Some(machines.server.base_bytes[1] + footprint.server + mapped),

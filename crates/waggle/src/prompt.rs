@@ -1,4 +1,4 @@
-//! What a model is asked: words, ids or images.
+//! The input of a model: words, ids or images.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::error::PromptError;
 use crate::pixels::{ImageError, Pixels, read_image};
 use crate::reader::{Reader, log_unread};
 
-/// What a model is asked.
+/// The input of a model.
 #[derive(Clone, Debug)]
 pub enum Prompt {
     /// Words, for a model with a tokenizer.
@@ -29,7 +29,7 @@ pub enum Prompt {
     Pixels(Pixels),
     /// Several prompts, which a model reads side by side.
     Several(Vec<Prompt>),
-    /// The text of a file, or with the ending `.json` a list of texts; some are bundled.
+    /// The text of this file, or the list of texts in a file that ends in `.json`. Some files are bundled.
     File(PathBuf),
 }
 
@@ -52,7 +52,7 @@ impl From<Vec<u32>> for Prompt {
 }
 
 impl Prompt {
-    /// Whether it is an image, or several.
+    /// Whether this prompt is an image or several images.
     pub(crate) fn is_image(&self) -> bool {
         match self {
             Prompt::Image(_) | Prompt::Pixels(_) => true,
@@ -61,10 +61,10 @@ impl Prompt {
         }
     }
 
-    /// What a model of the shape `spec` reads.
+    /// Encodes this prompt for a model of the shape `spec`.
     ///
     /// # Errors
-    /// If it is nothing that the model reads.
+    /// If the model does not read prompts of this kind, or a file cannot be read.
     pub fn ready(self, spec: &ModelSpec, reader: &Reader) -> Result<party::Prompt, Error> {
         match (self.read()?, spec.image()) {
             (Prompt::Pixels(image), Some(shape)) => {
@@ -91,7 +91,7 @@ impl Prompt {
     /// The ids of one text.
     ///
     /// # Errors
-    /// If it is no text, or has no ids.
+    /// If this prompt is not one text, or has no ids.
     pub fn ids(self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
         match self.read()? {
             Prompt::Ids(ids) => Ok(ids),
@@ -105,10 +105,10 @@ impl Prompt {
         }
     }
 
-    /// This prompt with its files read, once and before anybody is bothered.
+    /// This prompt with its files read. It is called before a server is asked, so that a bad file bothers nobody.
     ///
     /// # Errors
-    /// By the file.
+    /// If a file cannot be read.
     pub fn read(self) -> Result<Self, Error> {
         Ok(match self {
             Prompt::Image(path) => Prompt::Pixels(read_image(&path)?),
@@ -119,7 +119,7 @@ impl Prompt {
     }
 }
 
-/// What `of` makes of each of several inputs, which count from `first` on. An error says of which one.
+/// Applies `of` to each input. An error states the number of its input; the first input has the number `first`.
 pub(crate) fn each<A, B>(
     first: usize,
     all: impl IntoIterator<Item = A>,
@@ -129,7 +129,7 @@ pub(crate) fn each<A, B>(
     (first..).zip(all).map(named).collect()
 }
 
-/// How tokenizers write a mask.
+/// The forms in which tokenizers write a mask.
 const MASKS: [&str; 2] = ["[MASK]", "<mask>"];
 
 /// The place of the one mask in `ids`.
@@ -137,7 +137,7 @@ fn mask_of(ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<usize, Error> {
     let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
     let around = tokenizer.encode("")?;
     for mask in MASKS {
-        // A text that is no mask has more pieces than one.
+        // A mask is one token. A tokenizer splits a text that it does not know as a mask into several.
         let with = tokenizer.encode(mask)?;
         let Some(id) = with.iter().find(|id| !around.contains(id)).filter(|_| with.len() == around.len() + 1) else {
             continue;
@@ -151,7 +151,7 @@ fn mask_of(ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<usize, Error> {
     Err(PromptError::NoMask.into())
 }
 
-/// The tokens of `texts`, joined: `enough` of them or more, if there are so many.
+/// The tokens of `texts`, joined. Texts after the one that reaches `enough` tokens are left out.
 pub fn ids_of(texts: &[String], tokenizer: Option<&Tokenizer>, enough: usize) -> Result<Vec<u32>, Error> {
     let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
     let mut ids = Vec::new();
@@ -165,7 +165,7 @@ pub fn ids_of(texts: &[String], tokenizer: Option<&Tokenizer>, enough: usize) ->
     if ids.is_empty() { Err(PromptError::Empty.into()) } else { Ok(ids) }
 }
 
-/// The texts in `path`: the strings of a JSON file, or the one text that another file is.
+/// The texts in the file `path`: the strings of a JSON list, or the whole of any other file as one text.
 pub fn texts(path: &Path) -> Result<Vec<String>, Error> {
     let text = read_text(path)?;
     if path.extension().is_some_and(|end| end == "json") {
@@ -175,7 +175,7 @@ pub fn texts(path: &Path) -> Result<Vec<String>, Error> {
     Ok(vec![text])
 }
 
-/// The text or the queries in `path` or, if there is no such file, in the bundled one of that name.
+/// The text of the file `path` or, if there is no such file, of the bundled file of that name.
 pub fn read_text(path: &Path) -> Result<String, Error> {
     let bytes = match path.to_str().and_then(bundled_text) {
         Some(text) if !path.exists() => text.to_vec(),
@@ -184,7 +184,7 @@ pub fn read_text(path: &Path) -> Result<String, Error> {
     utf8(path, bytes)
 }
 
-/// The text of the file at `path`.
+/// `bytes`, which are those of the file `path`, as text.
 pub fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
     String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8(path.into()).into())
 }

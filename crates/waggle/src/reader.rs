@@ -1,4 +1,4 @@
-//! What makes a model's input of words or pixels, and words of its tokens.
+//! Turns words or pixels into a model's input, and the model's tokens into words.
 
 use tracing::warn;
 use waggle_model::{ModelFiles, ModelSpec};
@@ -8,7 +8,7 @@ use waggle_tokenizer::{Tokenizer, TokenizerError};
 use crate::pixels::Preprocessor;
 use crate::{Error, worker};
 
-/// The tokenizer of a model of one's own, if it has one.
+/// The tokenizer of a model on this machine, if it has one.
 pub fn tokenizer(files: &ModelFiles) -> Result<Option<Tokenizer>, Error> {
     match files.spec.image() {
         Some(_) => Err(waggle_model::Error::NoTexts.into()),
@@ -16,16 +16,16 @@ pub fn tokenizer(files: &ModelFiles) -> Result<Option<Tokenizer>, Error> {
     }
 }
 
-/// What makes a model's input of words or of pixels.
+/// Turns words or pixels into a model's input.
 pub enum Reader {
-    /// Texts, by a tokenizer if there is one.
+    /// Reads texts; without a tokenizer, token ids alone.
     Texts(Option<Tokenizer>),
-    /// Images, by their settings if there are any.
+    /// Reads images, prepared as the model's `preprocessor_config.json` says, if there is one.
     Images(Option<Preprocessor>),
 }
 
 impl Reader {
-    /// That of a model of one's own.
+    /// The reader of a model on this machine.
     pub fn of(files: &ModelFiles) -> Result<Self, Error> {
         match files.spec.image() {
             Some(_) => Reader::images(files.tokenizer.as_deref()),
@@ -33,7 +33,7 @@ impl Reader {
         }
     }
 
-    /// That of a server's model. What it cannot read is refused before it is encoded.
+    /// The reader of a server's model. Texts that are too long for the model are refused before they are encoded.
     pub fn foreign(model: &PublicModel) -> Result<Self, Error> {
         let bytes = model.tokenizer.as_deref();
         match model.spec.image() {
@@ -45,12 +45,12 @@ impl Reader {
         }
     }
 
-    /// By the text of a `preprocessor_config.json`, if there is one.
+    /// A reader of images. `bytes` is the text of a `preprocessor_config.json`, if there is one.
     pub fn images(bytes: Option<&[u8]>) -> Result<Self, Error> {
         Ok(Reader::Images(bytes.map(Preprocessor::from_bytes).transpose()?))
     }
 
-    /// The tokenizer, if it is one.
+    /// The tokenizer, if the reader has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         match self {
             Reader::Texts(tokenizer) => tokenizer.as_ref(),
@@ -59,7 +59,7 @@ impl Reader {
     }
 }
 
-/// Logs what the model cannot read of `text`.
+/// Logs the characters of `text` for which the model has no token.
 pub(crate) fn log_unread(tokenizer: &Tokenizer, text: &str) -> Result<(), Error> {
     let unread = tokenizer.unread(text)?;
     if !unread.is_empty() {
@@ -69,7 +69,8 @@ pub(crate) fn log_unread(tokenizer: &Tokenizer, text: &str) -> Result<(), Error>
     Ok(())
 }
 
-/// The text of `tokens`: words if there is a tokenizer, and the names of an encoder's classes, a line each.
+/// The text of `tokens`: for a classifier the names of the classes, one on each line; otherwise words, if there is a
+/// tokenizer.
 pub fn text_of(
     spec: &ModelSpec,
     tokenizer: Option<&Tokenizer>,

@@ -1,4 +1,4 @@
-//! A generation that is ready to run: a request in the ids of a model.
+//! A generation that is ready to run: a request whose prompt is encoded for a model.
 
 use std::slice;
 
@@ -16,23 +16,23 @@ use crate::reader::{Reader, text_of};
 use crate::request::{Draft, Request};
 use crate::summary::{Chosen, report};
 
-/// A generation in the ids of a model.
+/// A request whose prompt is encoded for a model.
 pub(crate) struct Ready {
     request: Request,
-    /// The prompt without padding; of several texts as the server sees it.
+    /// The prompt without padding; for several texts, as the server sees them.
     plain: party::Prompt,
     whole: party::Prompt,
     /// The prompt of each text, without padding.
     prompts: Vec<party::Prompt>,
-    /// One for each text.
+    /// The samplers, one for each text.
     samplers: Vec<Sampler>,
     drafts: Option<Drafts>,
     guess: Option<Box<dyn Guess>>,
 }
 
 impl Ready {
-    /// A `request` that was [read](Request::read), under the `terms` that were agreed. What cannot work with the model
-    /// `spec` is refused before a server is asked for it, and before numbers of the request size anything.
+    /// Prepares a `request` that was [read](Request::read), under the agreed `terms`. A request that cannot work with
+    /// the model `spec` is refused before the server is asked, and before its numbers size any buffer.
     pub(crate) fn new(
         request: Request,
         terms: &party::Terms,
@@ -41,7 +41,7 @@ impl Ready {
     ) -> Result<Self, Error> {
         let Request { tokens, stop_at_eos, pad_answer, samples, .. } = request;
         let drafts = request.draft.as_ref().map(Draft::drafts).transpose()?;
-        // The last token goes through no model.
+        // The last token does not go through the model, so it takes no position.
         let room = (spec.max_positions() + 1).saturating_sub(tokens);
         let padded = |count: usize| match &request.pad_prompt {
             Some(_) if spec.image().is_some() => Err(waggle_model::Error::Encoder { what: "a padded image" }.into()),
@@ -92,7 +92,7 @@ impl Ready {
         self.prompts.len()
     }
 
-    /// Lengths of prompt and text as the server sees them.
+    /// Lengths of the prompt and the text as the server sees them.
     pub(crate) fn lengths(&self) -> Lengths {
         Lengths { prompt: self.whole.input().count, tokens: self.request.tokens }
     }
@@ -121,7 +121,7 @@ impl Ready {
         }
     }
 
-    /// Generates and reports; `chosen` are options beside those of the generation.
+    /// Generates and reports. `chosen` are options to report beside the generation's own.
     pub(crate) fn report(
         self,
         model: &party::PublicModel,
@@ -153,7 +153,7 @@ impl Ready {
             let texts = prompts.iter().zip(outcome.generation.texts()).map(after);
             report.texts = Some(texts.collect::<Result<_, _>>()?);
         }
-        // A score has no name, and a longer text is in the report.
+        // A score has no name. The report has longer texts already.
         let named = request.tokens == 1
             && (model.spec.is_multi_label() || model.spec.labels().is_none_or(|labels| labels.len() > 1));
         let class = |token: &u32| match named {

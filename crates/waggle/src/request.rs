@@ -1,4 +1,4 @@
-//! What a client asks for.
+//! Requests of a client: the prompt, and how the text after it is picked.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -27,28 +27,30 @@ options! {
         prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
         /// Tokens to generate.
         tokens: usize = 32,
-        /// Texts after each prompt, which a model reads side by side; they differ where tokens are sampled.
+        /// Texts to generate after each prompt, side by side. They differ only if tokens are sampled.
         samples: usize = 1,
         /// The rule by which tokens are picked.
         sampling: Sampling = Sampling::default(),
-        /// End after an end-of-text token; the server then learns how many tokens there are.
+        /// End after an end-of-text token. The server then learns the number of tokens.
         stop_at_eos: bool = false,
-        /// Hide how long the prompt is, up to these lengths. Needs the policy `full`.
+        /// Pad the prompt to one of these lengths, so that the server learns only the padded length. Needs the policy
+        /// `full`.
         pad_prompt: Option<Pads> as impl Into<Option<Pads>> = None,
-        /// Where the text ends early, go on unseen to the next power of two of tokens from 16 on: the server learns
-        /// that number alone.
+        /// If the text ends early, go on unseen up to a number of tokens that is a power of two, at least 16. The
+        /// server learns that number alone.
         pad_answer: bool = false,
-        /// Guess tokens and check several in a pass.
+        /// Guess tokens, so that one pass through the model checks several.
         draft: Option<Draft> as impl Into<Option<Draft>> = None,
-        /// Take the correlations from this file of [`Client::preprocess`](crate::Client::preprocess), or from all
-        /// parts of it, and use them up.
+        /// Use up the correlations in this file of [`Client::preprocess`](crate::Client::preprocess), or in all its
+        /// parts.
         pool: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Whose tokenizer makes ids of words, or whose `preprocessor_config.json` numbers of pixels.
+        /// The origin of the tokenizer, or for an image of the `preprocessor_config.json`.
         tokenizer: TokenizerOf = TokenizerOf::Server,
-        /// A class, a score or the word of a mask is asked for: a model that writes texts is refused.
+        /// Whether the request asks for a class, a score or the word of a mask. A model that writes texts is then
+        /// refused.
         class: bool = false,
-        /// Inputs of later sessions. They are checked with those of this one, before it begins, and count on from
-        /// them in errors.
+        /// Inputs of later sessions. They are checked before this session begins. Errors number them after the inputs
+        /// of this session.
         later: Vec<Prompt> = Vec::new(),
     }
 }
@@ -71,11 +73,11 @@ impl Request {
         Request::default().prompt(prompt)
     }
 
-    /// The same of each of `inputs`, of which an encoder reads `batch` side by side: a request for every session. The
-    /// first session checks the inputs of all of them.
+    /// Splits `inputs` into sessions of `batch` inputs, which an encoder reads side by side. Returns one request for
+    /// each session; the first one checks the inputs of all sessions.
     ///
     /// # Errors
-    /// If there are several sessions and a pool, which serves one.
+    /// If there are several sessions and a pool, as a pool serves one session.
     pub fn batches(&self, inputs: &[Prompt], batch: NonZeroUsize) -> Result<Vec<Request>, Error> {
         let batches = inputs.chunks(batch.get()).map(|batch| self.clone().prompt(Prompt::Several(batch.to_vec())));
         let mut batches: Vec<Request> = batches.map(|asked| asked.class(true)).collect();
@@ -94,7 +96,8 @@ impl Request {
         prompts.saturating_mul(self.samples)
     }
 
-    /// This request with all files read that need no server. Bad settings are reported before a server is bothered.
+    /// This request with its files read, as far as they need no server. Bad settings are reported before a server is
+    /// asked.
     pub(crate) fn read(&self, terms: &party::Terms) -> Result<Self, Error> {
         if self.pool.is_some() && self.draft.is_some() {
             return Err(waggle_session::Error::DraftPool.into());
@@ -107,7 +110,7 @@ impl Request {
         Ok(Request { prompt, ..self.clone() })
     }
 
-    /// What makes the input, if it is the client's own; otherwise the server's is asked for.
+    /// The client's own reader of its input; `None` if the server's is asked for.
     pub(crate) fn reader(&self) -> Result<Option<Reader>, Error> {
         Ok(match &self.tokenizer {
             TokenizerOf::Server => None,
@@ -118,15 +121,16 @@ impl Request {
     }
 }
 
-/// Whose tokenizer a client takes, or for an image whose `preprocessor_config.json`.
+/// The origin of a client's tokenizer, or for an image of its `preprocessor_config.json`.
 #[derive(Clone, Debug, Default)]
 pub enum TokenizerOf {
-    /// That of the server, which runs in a process of its own: see [`init`](crate::init).
+    /// The server. Its tokenizer runs in a process of its own: see [`init`](crate::init).
     #[default]
     Server,
-    /// This file, or what all files of this directory say.
+    /// This file, or this directory, all files of which are considered.
     File(PathBuf),
-    /// That of a model of one's own, a directory or a bundled name; none if the model has none.
+    /// This model on the client's machine, a directory or a bundled name. If it has no tokenizer, the client has
+    /// none.
     Model(String),
 }
 
@@ -139,19 +143,19 @@ options! {
         /// Sample among the most probable tokens that together reach this probability, where the client learns
         /// logits.
         top_p: f32 = 1.0,
-        /// Repeat a sampled text. It decides the choice of tokens alone; cryptographic randomness always comes from
-        /// the operating system.
+        /// Seed of the sampled choices: the same seed repeats a text. Cryptographic randomness always comes from the
+        /// operating system.
         seed: Option<u64> as impl Into<Option<u64>> = None,
     }
 }
 
 impl Sampling {
-    /// The sampler of the text `at` of several under `terms`; its seed is so much larger.
+    /// The sampler under `terms` of text number `at` of several, from 0. Its seed is larger by `at`.
     pub fn sampler_of(&self, at: usize, terms: &party::Terms) -> Result<Sampler, Error> {
         Sampling { seed: self.seed.map(|seed| seed.wrapping_add(at as u64)), ..*self }.sampler(terms)
     }
 
-    /// The sampler under `terms`, as far as they are agreed.
+    /// The sampler, checked against what `terms` reveal.
     pub fn sampler(&self, terms: &party::Terms) -> Result<Sampler, Error> {
         if self.temperature == 0.0 && (self.top_p != 1.0 || self.seed.is_some()) {
             return Err(OptionsError::NothingToSample.into());
@@ -168,12 +172,12 @@ impl Sampling {
     }
 }
 
-/// The lengths to which prompts are padded, which anybody may know.
+/// The lengths to which prompts are padded. They are public.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pads {
     /// Powers of two from 16 on.
     Auto,
-    /// These, ascending.
+    /// These lengths, ascending.
     List(Vec<usize>),
 }
 
@@ -206,27 +210,27 @@ impl Pads {
     }
 }
 
-/// Guesses of a pass unless told otherwise.
+/// Guesses of a pass by default.
 const DEFAULT_GUESSES: usize = 4;
 
 const _: () = assert!(DEFAULT_GUESSES <= MAX_DRAFTED);
 
 options! {
-    /// Who guesses the next tokens, and how many: `"lookup:4".parse()?`.
+    /// How the client guesses the next tokens, and how many: `"lookup:4".parse()?`.
     #[derive(PartialEq)]
     Draft {
-        /// Who guesses.
+        /// The source of the guesses.
         guesser: Guesser = Guesser::Lookup,
-        /// Guesses of a pass.
+        /// Tokens that are guessed for each pass.
         guesses: usize = DEFAULT_GUESSES,
-        /// Tokens that a pass is expected to keep on average, between 1 and one more than there are guesses.
+        /// Tokens that a pass is expected to keep on average, from 1 to `guesses` + 1.
         rate: f64 = DEFAULT_RATE,
-        /// Let every pass keep 1 token or as many as the rate says, so that the server learns less.
+        /// Let every pass keep either 1 token or `rate` tokens, so that the server learns less.
         steady: bool = false,
     }
 }
 
-/// Who guesses tokens.
+/// The source of guessed tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guesser {
     /// The text itself: how it went on after the same words before.
@@ -276,7 +280,7 @@ impl Draft {
         Ok(if self.steady { drafts.steady() } else { drafts })
     }
 
-    /// Guesses for a model of the shape `target`.
+    /// The guesser for a model of the shape `target`.
     pub fn guess(&self, target: &ModelSpec) -> Result<Box<dyn Guess>, Error> {
         Ok(match &self.guesser {
             Guesser::Lookup => Box::new(PromptLookup),

@@ -19,21 +19,21 @@ use crate::reader::tokenizer;
 use crate::summary::provenance;
 
 options! {
-    /// A study of what cache policies cost in accuracy on a text, beside the full cache.
+    /// A study of the accuracy that cache policies cost on a text, compared with the full cache.
     Study {
         /// Model directory or bundled name.
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
         /// The text, which is cut into sequences.
         text: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
-        /// The policies. One with a `budget` of its own runs at that one alone.
+        /// The policies. A policy with a `budget` of its own runs at that budget alone.
         policies: Vec<PolicySpec> = Vec::new(),
-        /// Shares of the cache, or tokens from 2 on.
+        /// Budgets of the policies: a share of the cache, or from 2 on a number of tokens.
         budgets: Vec<f64> = vec![0.05, 0.1, 0.25, 0.5, 1.0],
         /// Tokens of a sequence.
         context: usize = 256,
-        /// Tokens of a sequence that go through the model at once; what follows is scored.
+        /// Tokens of a sequence that the model reads at once as the prompt. The tokens after them are scored.
         prompt: usize = 128,
-        /// Sequences.
+        /// Number of sequences.
         sequences: usize = 4,
         /// The engine.
         engine: StudyEngine = StudyEngine::Float,
@@ -41,7 +41,7 @@ options! {
 }
 
 impl Study {
-    /// Runs it.
+    /// Runs the study.
     ///
     /// # Errors
     /// If there is no such model, the text is too short, or a policy does not fit model or engine.
@@ -49,10 +49,10 @@ impl Study {
         self.run_with(&mut nobody)
     }
 
-    /// Runs it, watched: [`Event::Studied`] comes after each pass through the model.
+    /// Runs the study, watched: [`Event::Studied`] comes after each pass through the model.
     ///
     /// # Errors
-    /// Those of `run`.
+    /// As `run`.
     pub fn run_with(&self, watch: &mut (impl FnMut(Event<'_>) -> Flow + Send)) -> Result<StudyReport, Error> {
         let files = open_model(&self.model)?;
         let ids = self.text.clone().read()?.ids(tokenizer(&files)?.as_ref())?;
@@ -78,14 +78,14 @@ impl Study {
 }
 
 options! {
-    /// A study of an encoder on a file in the form of one of GLUE's tasks: right classes or scores, and what differs
-    /// from f32.
+    /// A study of an encoder on a file in the form of one of GLUE's tasks: how many classes or scores are right, and
+    /// how far they agree with f32.
     GlueStudy {
         /// Model directory or bundled name.
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
-        /// The file, which has a text or two and a label or a score in a line; some are bundled.
+        /// The file. Each line has one or two texts and a label or a score. Some files are bundled.
         data: PathBuf as impl Into<PathBuf> = PathBuf::new(),
-        /// Lines of it, from the first on; unless told otherwise all.
+        /// Number of examples, from the first line on; all by default.
         sequences: Option<usize> as impl Into<Option<usize>> = None,
         /// The engine.
         engine: StudyEngine = StudyEngine::Float,
@@ -93,18 +93,18 @@ options! {
 }
 
 impl GlueStudy {
-    /// Runs it.
+    /// Runs the study.
     ///
     /// # Errors
-    /// If there is no such model, it gives neither class nor score, or a line of the file has no example for it.
+    /// If there is no such model, if it gives neither class nor score, or if a line of the file is no example for it.
     pub fn run(&self) -> Result<GlueReport, Error> {
         self.run_with(&mut nobody)
     }
 
-    /// Runs it, watched: [`Event::Studied`] comes for each answer of either engine.
+    /// Runs the study, watched: [`Event::Studied`] comes for each answer of either engine.
     ///
     /// # Errors
-    /// Those of `run`.
+    /// As `run`.
     pub fn run_with(&self, watch: &mut (impl FnMut(Event<'_>) -> Flow + Send)) -> Result<GlueReport, Error> {
         let files = open_model(&self.model)?;
         let labels = files.spec.labels().ok_or_else(|| GlueError::NoEncoder(files.name.clone()))?;
@@ -138,7 +138,7 @@ impl GlueStudy {
     }
 }
 
-/// A function that tells `watch` of one of `of` passes, from any thread.
+/// A function that any thread calls after each of `of` passes. It tells `watch`.
 fn told(watch: &mut (impl FnMut(Event<'_>) -> Flow + Send), of: usize) -> impl Fn() + Sync {
     let watch = Mutex::new(watch);
     move || {
@@ -148,7 +148,7 @@ fn told(watch: &mut (impl FnMut(Event<'_>) -> Flow + Send), of: usize) -> impl F
     }
 }
 
-/// The files of the model `name` once more, if a study under `policy` needs them.
+/// Opens the model `name` a second time, if a study under `policy` needs it.
 pub fn again(engine: StudyEngine, name: &str, policy: &PolicySpec) -> Result<Option<ModelFiles>, Error> {
     engine.opens_twice(policy).then(|| open_model(name)).transpose()
 }

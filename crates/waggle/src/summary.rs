@@ -1,4 +1,4 @@
-//! From an outcome to a report.
+//! Turns a session's outcome into a report.
 
 use serde_json::Value;
 use waggle_model::Drafts;
@@ -14,7 +14,7 @@ use crate::{Error, Report};
 /// Version and revision, as a program shows them.
 pub const PROGRAM: &str = env!("WAGGLE_PROGRAM");
 
-/// This program as it was built, for records.
+/// The program's name, version and build, for records.
 pub fn built() -> Program {
     let revision = env!("WAGGLE_REVISION");
     Program { version: env!("CARGO_PKG_VERSION"), revision: Some(revision).filter(|revision| !revision.is_empty()) }
@@ -25,10 +25,10 @@ pub fn provenance() -> Option<Provenance> {
     Some(Provenance::current(built()))
 }
 
-/// An option by name and its value.
+/// The name of an option and its value.
 pub(crate) type Chosen = (&'static str, Value);
 
-/// The report of a run of `model`; `options` are what was chosen beside its terms.
+/// The report of a run of `model`. `options` are chosen options that are not among the session's terms.
 pub(crate) fn report(
     model: &PublicModel,
     tokenizer: Option<&Tokenizer>,
@@ -45,7 +45,7 @@ pub(crate) fn report(
     report.options.extend(public.map(|public| ("public".to_owned(), public)));
     report.prompt_tokens = prompt_tokens;
     report.tokens = outcome.generation.tokens.clone();
-    // Several texts of a decoder stand apart.
+    // Several texts of a decoder are reported one by one.
     let several = outcome.generation.lengths.len() > 1 && !model.spec.is_encoder();
     report.text = text_of(&model.spec, tokenizer.filter(|_| !several), &report.tokens)?;
     report.wire = outcome.wire;
@@ -56,7 +56,7 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// The outcome of `draft` in `passes`.
+/// The report of `draft`; `passes` are the tokens that each pass kept.
 fn drafted(draft: Drafts, passes: Vec<usize>) -> DraftReport {
     let tokens_per_pass = passes.iter().sum::<usize>() as f64 / passes.len().max(1) as f64;
     DraftReport { guesses: draft.tokens(), rate: draft.rate(), passes, tokens_per_pass }

@@ -24,9 +24,9 @@ use crate::{Error, Helper, Report};
 options! {
     /// Terms that both parties of a session must state alike. The client alone chooses the number of phases.
     Terms {
-        /// The output that the client learns of each position: all logits, or one token. Of a server it is the most
-        /// that it permits: unless told, logits to its own key and tokens to all others. Of a client it is what it
-        /// wants: unless told, what the server permits.
+        /// The output that the client learns of each position: all logits, or one token. A server states the most
+        /// that it permits, by default logits to its own key and tokens to all others. A client states what it wants,
+        /// by default what the server permits.
         reveal: Option<Reveal> as impl Into<Option<Reveal>> = None,
         /// Fractional bits of the logits that the client learns, rounded at random.
         logit_bits: LogitBits = LogitBits::default(),
@@ -34,32 +34,32 @@ options! {
         policy: PolicySpec = PolicySpec::default(),
         /// Source of correlated oblivious transfers.
         ot: CotKind = CotKind::Silent,
-        /// Whether all correlations that do not depend on the prompt's words are made first, in large batches. Unless
-        /// told, a client makes none, and a server leaves it to its clients.
+        /// Whether all correlations that do not depend on the prompt's words are made first, in large batches. By
+        /// default a client makes none first, and a server leaves the choice to its clients.
         preprocess: Option<bool> as impl Into<Option<bool>> = None,
         /// Whether several results of a matrix product share a ciphertext.
         packing: Packing = Packing::Auto,
-        /// Cores that products under encryption are planned for. A session needs no word of it: it takes the cores
-        /// that each party has. One party's word is enough.
+        /// Cores for which products under encryption are planned. By default a session takes the cores that each
+        /// party has. It is enough if one party states them.
         cores: Option<Cores> as impl Into<Option<Cores>> = None,
-        /// The network that the session is planned for, whatever network is imitated. Over a real network the
-        /// parties measure it, unless one of them is told.
+        /// The network for which the session is planned, whatever network is imitated. By default the parties of a
+        /// real network measure it. It is enough if one party states it.
         plan_for: Option<LinkShape> as impl Into<Option<LinkShape>> = None,
-        /// Preparation of products with weights, in two phases.
+        /// How products with weights are prepared, in sessions of two phases.
         masks: Masks = Masks::Seeded,
-        /// The prompt is read in chunks of so many tokens; `None` bounds memory.
+        /// Tokens of a chunk of the prompt. With `None`, the session picks chunks that bound its memory.
         prefill_chunk: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
-        /// The helper that deals what is prepared. Implies two phases.
+        /// The third machine that deals prepared correlations. A helper implies two phases.
         helper: Option<Helper> as impl Into<Option<Helper>> = None,
-        /// For a plan: what the parties of its session found out.
+        /// For a plan: the numbers that the parties of the planned session found out together.
         found: Option<party::Findings> as impl Into<Option<party::Findings>> = None,
     }
 }
 
-/// What the parties found out, in a report.
+/// Key in a report of what the parties found out together.
 const MET: &str = "met";
 
-/// Cores of parties that nobody knows.
+/// Cores that a plan assumes of unknown machines.
 pub const ASSUMED_CORES: Cores = Cores::each(waggle_protocols::DEFAULT_CORES);
 
 impl Terms {
@@ -68,8 +68,8 @@ impl Terms {
         Terms::default().preprocess(phases.prepares()).helper(Helper::for_phases(phases))
     }
 
-    /// The terms that a party states for a session over `network`. It is planned for the network if that has a shape,
-    /// unless told otherwise.
+    /// The terms that a party states for a session over `network`. The session is planned for the shape of `network`,
+    /// if it has one, unless [`plan_for`](Terms::plan_for) says otherwise.
     pub fn over(&self, network: Network) -> Result<party::Terms, Error> {
         let link = self.plan_for.or(network.shape());
         let open = party::Open { cores: self.cores.is_none(), link: link.is_none(), reveal: self.reveal.is_none() };
@@ -107,19 +107,19 @@ impl Terms {
         })
     }
 
-    /// These terms for two parties on this machine, who share its cores, are of one user and need not ask each other.
+    /// These terms for two parties of one user on this machine. They share its cores and need not ask each other.
     pub fn together(&self, network: Network) -> Self {
         let link = self.plan_for.or(network.shape()).unwrap_or(LinkShape::MEMORY);
         let reveal = self.reveal.unwrap_or_default();
         self.clone().cores(self.cores.unwrap_or_else(Cores::here)).plan_for(link).reveal(reveal)
     }
 
-    /// These terms for the link of a pool, if nobody wants another.
+    /// These terms, planned for the link of a pool unless the caller states another.
     pub(crate) fn planned_like(&self, pool: Option<LinkShape>) -> Self {
         self.clone().plan_for(self.plan_for.or(pool))
     }
 
-    /// These terms with cores, link and measurement of the session of `report`, where they do not have them.
+    /// These terms, with cores, link and measurements of the session of `report` where the terms leave them open.
     ///
     /// # Errors
     /// As [`Terms::of_report`].
@@ -180,7 +180,7 @@ impl Terms {
     }
 }
 
-/// Terms by name, as options of the command line and reports have them.
+/// Names and values of the terms, as the command line and reports have them.
 pub fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
     let party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk, .. } = terms;
     let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
@@ -200,8 +200,8 @@ pub fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// Terms as a report has them: by name, every setting of the policy, given or default, and what the parties found
-/// out.
+/// Terms by name, as a report has them, with every setting of the policy, given or default, and what the parties
+/// found out.
 pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value)> {
     let settings = terms.policy.settings().iter();
     let settings: Map<String, Value> =
@@ -221,9 +221,9 @@ pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value
 pub enum Network {
     /// Both parties in one process.
     Memory,
-    /// TCP as it is.
+    /// TCP at its own speed.
     Loopback,
-    /// TCP slowed to a network, by both parties.
+    /// TCP that both parties slow down to a network of this shape.
     Imitated(LinkShape),
 }
 
@@ -250,7 +250,7 @@ impl fmt::Display for Network {
 }
 
 impl Network {
-    /// This network, unless it is within one process.
+    /// This network. [`Network::Memory`] is an error, as it is within one process.
     pub fn between_processes(self) -> Result<Self, OptionsError> {
         if self == Network::Memory { Err(OptionsError::NoMemory) } else { Ok(self) }
     }
@@ -263,7 +263,7 @@ impl Network {
         }
     }
 
-    /// Slows what this party sends to another process on `link`.
+    /// Slows the bytes that this party sends on `link` to another process.
     pub(crate) fn wrap(self, link: impl Link + 'static) -> Result<Box<dyn Link>, Error> {
         let Some(shape) = self.between_processes()?.shape() else { return Ok(Box::new(link)) };
         let shaped =

@@ -1,7 +1,7 @@
 //! A server's tokenizer and chat template, in a process of their own.
 //!
-//! They are the server's and read the client's words, so another process runs them. It is this program again, called
-//! with one word: in a sandbox on Linux, under limits elsewhere.
+//! They come from the server and read the client's words, so a separate process runs them. It is this program again,
+//! called with one word: in a sandbox on Linux, under limits elsewhere.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -10,32 +10,32 @@ use waggle_tokenizer::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
 
 use crate::Error;
 
-/// The word that the program is called with.
+/// The argument by which this program becomes a tokenizer's process.
 const WORD: &str = "tokenizer-worker";
 
-/// The words by which this program is started.
+/// The command line that starts this program.
 static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Call this first in `main`: a client runs the tokenizer of a server in another process of the same program, and
-/// that process does not return from here.
+/// Prepares a program for the tokenizers of servers. Call it first in `main`: a client runs such a tokenizer in
+/// another process of the same program, and in that process this function does not return.
 pub fn init() {
     called(std::env::args_os().nth(1).as_ref());
     let _ = PROGRAM.set(std::env::current_exe().map(OsString::from).into_iter().collect());
 }
 
-/// [`init`] for a program that is not started by its file alone: `words` start it, an interpreter and the module that
-/// it runs, and that module hands its words to [`called`](crate::program::called).
+/// [`init`] for a program that is not started by its file alone. `words` are the command line that starts it: an
+/// interpreter and a module. That module hands its arguments to [`called`](crate::program::called).
 ///
 /// # Errors
 /// [`Error::Cpu`] if the environment names kernels that the processor lacks.
 pub fn init_as(words: Vec<OsString>) -> Result<(), Error> {
-    // Words that were said before stay.
+    // Only the first call sets the command line.
     let _ = PROGRAM.set(words);
     waggle_bits::cpu::Cpu::choose()?;
     Ok(())
 }
 
-/// Does not return if the program was `called` to run a tokenizer.
+/// Runs a tokenizer and does not return, if `called`, the program's first argument, says so.
 pub fn called(called: Option<&OsString>) {
     if called.is_some_and(|called| called == WORD) {
         let code = match run_worker() {
@@ -49,7 +49,7 @@ pub fn called(called: Option<&OsString>) {
     }
 }
 
-/// The words by which this program is started, an empty one if that is not known.
+/// The command line that starts this program; one empty word if it is not known.
 ///
 /// # Errors
 /// [`TokenizerError::Spawn`] if the program did not call [`init`] first.
@@ -61,7 +61,7 @@ pub fn words() -> Result<Vec<OsString>, TokenizerError> {
 /// Runs the tokenizer `bytes` of a server in another process of this program.
 ///
 /// # Errors
-/// A tokenizer that is refused, and a process that cannot be started.
+/// If the tokenizer is refused, or the process cannot be started.
 pub fn foreign(bytes: &[u8]) -> Result<Tokenizer, Error> {
     let mut words = words()?.into_iter();
     let program = words.next().unwrap_or_default().into();

@@ -5,29 +5,29 @@ use thiserror::Error;
 
 use super::{Cell, Column, Format, Shown, Table, latex};
 
-/// Columns that a column of a paper has room for.
+/// Columns of a table for which a text column of a paper has room.
 const MOST_COLUMNS: usize = 8;
 
-/// What of a document is written, and how LaTeX sets it.
+/// The columns of a document to write, and its layout in LaTeX.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// The columns, in this order, by the names that CSV has for them; all if there are none.
+    /// Keys of the columns to write, in this order, as in CSV; all if the list is empty.
     pub columns: Vec<String>,
     /// The caption in LaTeX, in place of the document's own.
     pub caption: Option<String>,
-    /// The label in LaTeX. Of several tables each has its title behind it.
+    /// The label in LaTeX. With several tables, each table's title is appended.
     pub label: Option<String>,
-    /// Whether a table of LaTeX is as wide as the page, not as one of its columns.
+    /// Whether a table of LaTeX is as wide as the page instead of one text column.
     pub wide: bool,
 }
 
-/// No table has a column of this name beside the others that were asked for.
+/// A column that was asked for, but that no table has together with the others asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no table has all of these columns, such as `{name}`; there are {}", known.join(", "))]
 pub struct NoColumn {
     /// The name that was asked for.
     pub name: String,
-    /// The names of all columns that there are.
+    /// The names of all columns.
     pub known: Vec<String>,
 }
 
@@ -36,14 +36,14 @@ pub struct NoColumn {
 pub struct Document {
     notes: Vec<String>,
     caption: Option<String>,
-    /// What all rows share, where the columns that say it were not asked for.
+    /// Values that all rows share, from columns that were not asked for.
     settings: Vec<String>,
     label: Option<String>,
     wide: bool,
     tables: Vec<(String, Table)>,
 }
 
-/// A table alone, which needs no title.
+/// A document of one table, which needs no title.
 impl From<Table> for Document {
     fn from(table: Table) -> Self {
         Document { tables: vec![(String::new(), table)], ..Document::default() }
@@ -51,25 +51,25 @@ impl From<Table> for Document {
 }
 
 impl Document {
-    /// A remark that stands before all tables. CSV and JSON have no room for it.
+    /// Adds a remark before all tables. CSV and JSON leave it out.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// Sets the remark on the numbers, which LaTeX makes the caption of its tables.
+    /// Sets the remark on the numbers. LaTeX uses it as the caption of the tables.
     pub fn caption(&mut self, caption: impl Into<String>) {
         self.caption = Some(caption.into());
     }
 
-    /// A table. Its title tells it from the others.
+    /// Adds a table with a title.
     pub fn table(&mut self, title: impl Into<String>, table: Table) {
         self.tables.push((title.into(), table));
     }
 
-    /// The document as `layout` wants it. A table that lacks one of its columns goes.
+    /// The document in `layout`. A table that lacks one of the layout's columns is dropped.
     ///
     /// # Errors
-    /// [`NoColumn`] if no table has all of them.
+    /// [`NoColumn`] if no table has all these columns.
     pub fn laid_out(mut self, layout: &Layout) -> Result<Self, NoColumn> {
         let Layout { columns, caption, label, wide } = layout;
         let keys = |table: &Table| table.columns.iter().map(Column::key).collect::<Vec<_>>();
@@ -86,7 +86,7 @@ impl Document {
         Ok(Document { caption, label: label.clone(), wide: *wide, ..self })
     }
 
-    /// What the rows of all tables share, but for `columns`.
+    /// Settings that the rows of all tables share, except those among `columns`.
     fn settings(&self, columns: &[String]) -> Vec<String> {
         let mut all = self.settings.clone();
         for setting in self.tables.iter().flat_map(|(_, table)| table.settings(columns)) {
@@ -97,7 +97,7 @@ impl Document {
         all
     }
 
-    /// The remark on the numbers, with what all rows share.
+    /// The remark on the numbers, with the settings that all rows share.
     pub fn remark(&self) -> Option<String> {
         let settings = self.settings(&[]);
         let shared = (!settings.is_empty()).then(|| format!("Everywhere: {}.", settings.join(", ")));
@@ -107,7 +107,8 @@ impl Document {
         }
     }
 
-    /// Everything in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
+    /// The document in `format`, without a line end after it. `width` is the terminal's width in characters, if it is
+    /// known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         let table = |(_, table): &(String, Table)| table.render(format, width);
         let remarks = || self.remark().into_iter().chain(self.notes.iter().cloned());
@@ -163,7 +164,7 @@ impl Document {
         }
         let table = table.for_readers();
         let tabular = table.latex(true);
-        // The package graphics makes a column's worth of it.
+        // LaTeX's package graphics then scales the table to a text column.
         let small = !self.wide && table.columns.len() > MOST_COLUMNS;
         lines.push(if small { format!("\\resizebox{{\\columnwidth}}{{!}}{{%\n{tabular}}}") } else { tabular });
         lines.extend(notes.iter().map(|note| format!("\n\\smallskip {}", latex(note))));
@@ -171,8 +172,8 @@ impl Document {
         lines.join("\n")
     }
 
-    /// All tables as one, for programs that read one table a file: their titles are a column, and a table has no
-    /// values in the columns of the others.
+    /// All tables as one, for programs that read one table from a file. A first column has the tables' titles.
+    /// Columns that a table lacks are empty in its rows.
     fn one_table(&self) -> Table {
         if let [(_, table)] = &self.tables[..] {
             return table.clone();

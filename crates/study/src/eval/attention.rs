@@ -1,6 +1,6 @@
-//! The loss of one query that looks at a part of the tokens.
+//! The loss of a query that attends to a part of the tokens.
 
-/// A mean that grows.
+/// A running mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Mean {
     sum: f64,
@@ -23,7 +23,7 @@ impl Mean {
         Mean { sum: self.sum - other.sum, count: self.count - other.count }
     }
 
-    /// `None` of nothing.
+    /// The mean; `None` without numbers.
     pub(super) fn get(self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
@@ -41,7 +41,7 @@ pub struct AttentionMeans {
 }
 
 impl AttentionMeans {
-    /// All of them, in one order.
+    /// All means, in a fixed order.
     pub(super) fn each(&mut self) -> [&mut Mean; 6] {
         let AttentionMeans { mass, output_error, top_k_recall, layer_overlap, attended, attended_tokens } = self;
         [mass, output_error, top_k_recall, layer_overlap, attended, attended_tokens]
@@ -56,7 +56,8 @@ pub(super) struct TokenSet {
 }
 
 impl TokenSet {
-    /// `positions`, repeated ones once, all below `tokens`: a policy that names others is wrong and panics.
+    /// The set of `positions`; repeated ones count once. Panics if a position is not below `tokens`, as the policy is
+    /// then wrong.
     pub(super) fn new(positions: &[usize], tokens: usize) -> Self {
         let mut set = TokenSet { member: vec![false; tokens], len: 0 };
         for &position in positions {
@@ -66,13 +67,13 @@ impl TokenSet {
         set
     }
 
-    /// Share of this set that `other` has too.
+    /// Share of this set's tokens that are also in `other`.
     pub(super) fn overlap(&self, other: &TokenSet) -> f64 {
         let common = self.member.iter().zip(&other.member).filter(|(a, b)| **a && **b).count();
         common as f64 / self.len as f64
     }
 
-    /// Share of all tokens.
+    /// Share of all tokens that are in this set.
     pub(super) fn share(&self) -> f64 {
         self.len as f64 / self.member.len() as f64
     }
@@ -93,8 +94,9 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// Adds the metrics of one query `q` that looked at `set` of all tokens with `keys` and `values` and got `output`.
-/// The `sink` of its head, if it has one, stands in the sum of its softmax; shares of attention are those of tokens.
+/// Adds the metrics of one query `q`, which attended to `set` and got `output`. `keys` and `values` are those of all
+/// tokens. The head's `sink`, if it has one, is a term in the sum of the softmax; shares of attention are taken of
+/// the tokens' attention alone.
 pub(super) fn measure(
     means: &mut AttentionMeans,
     q: &[f32],

@@ -18,26 +18,27 @@ use super::{Candidate, EvalError, InClear, Runner, Sequence, StudyReport, TwoPar
 /// The engine of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StudyEngine {
-    /// f32.
+    /// In f32.
     Float,
     /// Fixed point as the parties compute it, in the clear.
     Fixed,
-    /// Two parties.
+    /// Two parties with the whole protocol.
     Secure,
 }
 
 impl StudyEngine {
-    /// All of them by name.
+    /// All engines by name.
     pub const NAMES: [(&'static str, StudyEngine); 3] =
         [("float", StudyEngine::Float), ("fixed", StudyEngine::Fixed), ("secure", StudyEngine::Secure)];
 
-    /// Whether two parties serve a model with the columns that `policy` needs beside one without: they open it twice.
+    /// Whether a study on this engine opens the model twice: two parties need one model with the columns of `policy`
+    /// and one without.
     pub fn opens_twice(self, policy: &PolicySpec) -> bool {
         self == StudyEngine::Secure && policy.needs_scoring_head()
     }
 
-    /// Calls `run` with the model of `files` on this engine, with the columns that `policy` needs; `again` are its
-    /// files once more, if it [opens them twice](StudyEngine::opens_twice).
+    /// Calls `run` with the model of `files` on this engine, with the columns that `policy` needs. `again` are the
+    /// same files once more, if the engine [opens them twice](StudyEngine::opens_twice).
     ///
     /// # Errors
     /// Errors of the model and of `run`.
@@ -87,7 +88,7 @@ impl FromStr for StudyEngine {
 /// runs.
 ///
 /// # Errors
-/// A budget that a policy does not take.
+/// If a policy does not take a budget.
 pub fn candidates<'a>(
     policies: impl IntoIterator<Item = &'a PolicySpec>,
     budgets: &[f64],
@@ -106,24 +107,24 @@ pub fn candidates<'a>(
     Ok(candidates)
 }
 
-/// Passes over a sequence that a study of `candidates` makes, for its progress.
+/// All passes through the model in a study of `candidates`, for its progress.
 pub fn passes(sequences: &[Sequence], candidates: &[Candidate]) -> usize {
     (1 + candidates.len()) * sequences.iter().map(Sequence::passes).sum::<usize>()
 }
 
-/// The policy among `candidates` that needs most of a model. One model serves all: columns that a policy has no use
-/// for change nothing in the clear.
+/// The policy among `candidates` that needs the most columns of a model. One model serves all policies, as unused
+/// columns change nothing in the clear.
 pub fn widest(candidates: &[Candidate]) -> PolicySpec {
     let policies = candidates.iter().map(|candidate| &candidate.policy);
     policies.into_iter().find(|policy| policy.needs_scoring_head()).cloned().unwrap_or_default()
 }
 
-/// A study of the model of `files` with the full cache and the candidates; `again` are its files once more, if the
-/// engine [opens them twice](StudyEngine::opens_twice) for the [`widest`] policy, and `options` are what the report
-/// names. `tick` is called after each pass, from any thread.
+/// A study of the model of `files` with the full cache and the candidates. `again` are the same files once more, if
+/// the engine [opens them twice](StudyEngine::opens_twice) for the [`widest`] policy. `options` are the options that
+/// the report names. `tick` is called after each pass, from any thread.
 ///
 /// # Errors
-/// Errors of the model, and a candidate that the engine cannot run.
+/// Errors of the model, and of a candidate that the engine cannot run.
 pub fn evaluation(
     files: ModelFiles,
     again: Option<ModelFiles>,

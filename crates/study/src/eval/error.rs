@@ -1,4 +1,4 @@
-//! Refusals of a study.
+//! Errors of a study.
 
 use thiserror::Error;
 use waggle_mpcache::PolicyError;
@@ -7,19 +7,19 @@ use waggle_mpcache::PolicyError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EvalError {
-    /// The model or an engine.
+    /// The model or an engine failed.
     #[error(transparent)]
     Model(#[from] waggle_model::Error),
-    /// A session between two parties.
+    /// A session between two parties failed.
     #[error(transparent)]
     Session(#[from] waggle_session::Error),
-    /// A policy or one of its options.
+    /// A policy or one of its options is wrong.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Neither a share of the cache nor a number of tokens.
+    /// A budget that is neither a share of the cache nor a number of tokens.
     #[error("a budget of {0} is neither a share in (0, 1] nor a whole number of tokens from 2 on")]
     Budget(f64),
-    /// No position would be scored.
+    /// A prompt so long that no position would be scored.
     #[error("a prompt of {prompt} tokens in sequences of {context}: {}", prompts_of(*context))]
     Prompt {
         /// Tokens of the prompt.
@@ -35,31 +35,31 @@ pub enum EvalError {
         /// Positions of the model.
         limit: usize,
     },
-    /// Texts in which nothing is ever out of sight of a head that streams.
+    /// Texts so short that a streaming head sees all tokens.
     #[error("texts of {context} tokens are too short to judge heads by: give {least} or more")]
     Short {
         /// Tokens of the longest text.
         context: usize,
-        /// Tokens that it takes.
+        /// Least number of tokens that is needed.
         least: usize,
     },
-    /// No share of heads.
+    /// A number that is not a share of the heads.
     #[error("a share of {0} of the heads is not between 0 and 1")]
     Share(f64),
     /// A model with more heads than a pattern can name.
     #[error("a pattern names up to 128 key/value heads of a layer")]
     Heads,
-    /// Not enough text.
+    /// A text that is too short.
     #[error("the text has {tokens} tokens; {sequences} sequences of {context} need {}", .sequences * .context)]
     TooShort {
         /// Tokens of the text.
         tokens: usize,
         /// Sequences wanted.
         sequences: usize,
-        /// Tokens of each.
+        /// Tokens of each sequence.
         context: usize,
     },
-    /// Not enough sequences in a file of queries.
+    /// A file of queries with too few sequences.
     #[error("the data has {got} sequences, {wanted} are wanted")]
     TooFew {
         /// Sequences in the data.
@@ -70,30 +70,30 @@ pub enum EvalError {
     /// A line of a file of queries that cannot be used.
     #[error("line {line}: {what}")]
     Query {
-        /// Its number, from 1.
+        /// The line's number, from 1.
         line: usize,
         /// The fault.
         what: String,
     },
-    /// A task without something that it is made of.
+    /// A task that lacks an input.
     #[error("the task `{task}` needs {what}")]
     TaskNeeds {
-        /// Its name.
+        /// The task's name.
         task: &'static str,
         /// The missing input.
         what: &'static str,
     },
-    /// A task whose least question does not fit.
+    /// A task whose shortest question does not fit.
     #[error("the task `{task}` has no room in {length} tokens: it takes {least}")]
     TaskLength {
-        /// Its name.
+        /// The task's name.
         task: &'static str,
         /// Tokens wanted.
         length: usize,
-        /// Tokens that it takes at least.
+        /// Least number of tokens that is needed.
         least: usize,
     },
-    /// No depth of a text.
+    /// A number that is not a depth.
     #[error("a depth of {0} is not between 0 and 1")]
     Depth(f64),
     /// A file of prompts that cannot be used.
@@ -102,7 +102,7 @@ pub enum EvalError {
     /// A text that the tokenizer does not take.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
-    /// A policy that needs to see values on an engine that does not.
+    /// A policy that needs to see values, on an engine that does not show them.
     #[error("policy `{0}` looks at the true scores: it needs an engine that sees its values")]
     Blind(&'static str),
     /// Threads cannot be started.
@@ -116,7 +116,7 @@ impl From<waggle_engine::Error> for EvalError {
     }
 }
 
-/// The prompts that leave something to score.
+/// The lengths of prompts that leave a position to score, in words.
 fn prompts_of(context: usize) -> String {
     match context.saturating_sub(2) {
         0 => "a sequence needs 3 or more".into(),

@@ -1,9 +1,9 @@
-//! Which heads need distant tokens: the pattern of the policies `duo` and `razor`.
+//! Finds the heads that need distant tokens, for the pattern of the policies `duo` and `razor`.
 //!
-//! Heads are judged on the plaintext engine, without training. A text goes through the model, and the attention of
-//! every query head is compared with what it would be if the head streamed, that is, if it saw the first tokens and
-//! the latest alone. Queries count from the position on at which something would be out of sight. A key/value head is
-//! judged by all query heads that read it, for they share its tokens.
+//! Heads are judged on the plaintext engine, without training. A text goes through the model. The attention of every
+//! query head is compared with its attention if the head *streamed*, that is, if it saw only the first and the latest
+//! tokens. Queries that would see all tokens do not count. A key/value head is judged by all query heads that read
+//! it, as they share its tokens.
 //!
 //! | measure | of a query head | of a key/value head |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | [`Mass`](HeadMeasure::Mass) | mean of the attention that tokens out of sight receive | the mean |
 //! | [`Echo`](HeadMeasure::Echo) | on random tokens that repeat themselves: mean attention to earlier copies of the query's own token (*echo*), and to the tokens behind these (*induction*) | the largest |
 //!
-//! The first two stand for the gates that DuoAttention trains; the last one is RazorAttention's. It takes one of
-//! fifteen heads, rounded, by their echoes and the others by induction, as its authors do (1 % and 14 %).
+//! The first two measures stand for the gates that DuoAttention trains. The last measure is RazorAttention's. It
+//! takes one in fifteen heads, rounded, by echo and the others by induction, as its authors do (1 % and 14 %).
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,24 +30,24 @@ use super::EvalError;
 use super::attention::Mean;
 use super::run::parallel;
 
-/// Tokens that go through the model at once, which bounds the memory of attention.
+/// Tokens that go through the model at once. This bounds the memory of attention.
 const PIECE: usize = 256;
 
 /// Copies of a random text in a sequence.
 const COPIES: usize = 4;
 
-/// One head in so many that [`HeadMeasure::Echo`] names is chosen by its echoes.
+/// Of this many heads that [`HeadMeasure::Echo`] chooses, one is chosen by its echo.
 const HEADS_PER_ECHO: usize = 15;
 
-/// The measure by which heads are judged; the module defines it.
+/// The measure by which heads are judged. The module defines each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadMeasure {
-    /// By how much the output of attention changes.
+    /// The change of attention's output if the head streams.
     #[default]
     Output,
-    /// By the attention that is lost.
+    /// The attention that is lost if the head streams.
     Mass,
-    /// By attention to repetitions.
+    /// Attention to repetitions.
     Echo,
 }
 
@@ -75,7 +75,7 @@ impl FromStr for HeadMeasure {
     }
 }
 
-/// The tokens up to its query's that a head sees when it streams.
+/// The tokens that a streaming head sees, up to its query's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InSight {
     /// Tokens at the start of the text.
@@ -84,7 +84,7 @@ pub struct InSight {
     pub recent: usize,
 }
 
-/// The scores of all key/value heads: the larger, the more a head needs distant tokens.
+/// The scores of all key/value heads. The larger a score, the more the head needs distant tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeadScores {
     /// Scores by layer and head; with [`HeadMeasure::Echo`], scores of induction.
@@ -95,7 +95,7 @@ pub struct HeadScores {
 }
 
 impl HeadScores {
-    /// The pattern in which the share `share` of all heads, those with the largest scores, keeps every token.
+    /// The pattern in which the heads with the largest scores keep every token. `share` is their share of all heads.
     ///
     /// # Errors
     /// [`EvalError::Share`] unless it is between 0 and 1, and [`EvalError::Heads`] for a model with more heads than a
@@ -111,7 +111,7 @@ impl HeadScores {
             let places =
                 scores.iter().enumerate().flat_map(|(layer, heads)| (0..heads.len()).map(move |h| (layer, h)));
             let mut order: Vec<(usize, usize)> = places.filter(|&(layer, head)| !keeps[layer][head]).collect();
-            // Of equal heads the earlier one stays.
+            // Of heads with equal scores, the earlier one comes first.
             order.sort_by(|a, b| scores[b.0][b.1].total_cmp(&scores[a.0][a.1]));
             order.iter().take(count).for_each(|&(layer, head)| keeps[layer][head] = true);
         };
@@ -125,17 +125,17 @@ impl HeadScores {
     }
 }
 
-/// `count` texts of `context` tokens or a few less, for [`HeadMeasure::Echo`]: random words of the model, which stand
-/// there four times.
+/// `count` texts of `context` tokens or a few less, for [`HeadMeasure::Echo`]. Each consists of four copies of a
+/// random text over the first `words` ids.
 ///
 /// # Errors
-/// [`EvalError::Short`] if they have no room for their copies.
+/// [`EvalError::Short`] if `context` has no room for the copies.
 pub fn repetitions(words: usize, context: usize, count: usize) -> Result<Vec<Vec<u32>>, EvalError> {
     let least = 2 * COPIES;
     if context < least {
         return Err(EvalError::Short { context, least });
     }
-    // Nothing secret depends on them.
+    // These coins are public: nothing secret depends on them.
     let mut coins = StdRng::seed_from_u64(0);
     let mut text = || -> Vec<u32> {
         let once: Vec<u32> = (0..context / COPIES).map(|_| coins.random_range(0..words) as u32).collect();
@@ -144,11 +144,11 @@ pub fn repetitions(words: usize, context: usize, count: usize) -> Result<Vec<Vec
     Ok((0..count).map(|_| text()).collect())
 }
 
-/// The scores of the heads of `model` on `texts`, each a text of its own, where heads that stream see `sight`.
-/// [`HeadMeasure::Echo`] wants texts of [`repetitions`], and does not look at `sight`. `tick` is called after each.
+/// The scores of the heads of `model` on `texts`, each read by itself. Streaming heads see `sight`.
+/// [`HeadMeasure::Echo`] needs texts of [`repetitions`] and ignores `sight`. `tick` is called after each text.
 ///
 /// # Errors
-/// [`EvalError::Short`] if all texts are so short that nothing is ever out of sight; else those of the model.
+/// [`EvalError::Short`] if all texts are so short that no token is ever out of sight. Errors of the model.
 pub fn judge_heads(
     model: &Model<FloatWeight>,
     texts: &[Vec<u32>],
@@ -176,7 +176,7 @@ pub fn judge_heads(
     Ok(HeadScores { scores: by_kv(&means, &shapes, mean), echoes: None })
 }
 
-/// Scores by layer and key/value head from those by layer and query head.
+/// Turns means by layer and query head into scores by layer and key/value head.
 fn by_kv(means: &[Vec<[f64; 2]>], shapes: &[HeadShape], of: impl Fn(&[[f64; 2]]) -> f64) -> Vec<Vec<f64>> {
     means.iter().zip(shapes).map(|(heads, shape)| heads.chunks(shape.group()).map(&of).collect()).collect()
 }
@@ -184,23 +184,23 @@ fn by_kv(means: &[Vec<[f64; 2]>], shapes: &[HeadShape], of: impl Fn(&[[f64; 2]])
 /// The measurement at a query.
 #[derive(Clone, Copy)]
 enum Watched {
-    /// The error of the output and the attention lost, if the head streamed.
+    /// The error of the output, and the attention lost, if the head streamed.
     Distant(InSight),
-    /// Attention to earlier copies of the query's token, and to what stands behind them, in a text that repeats
-    /// itself.
+    /// Attention to earlier copies of the query's token, and to the tokens after these copies, in a text that repeats
+    /// every `period` tokens.
     Copies { period: usize },
 }
 
-/// Two numbers by layer and query head.
+/// Two means for each layer and, within it, each query head.
 type Means = Vec<Vec<[Mean; 2]>>;
 
-/// The full cache, in which the attention of every query is measured.
+/// The full cache, with a measurement of every query's attention.
 struct Profiler {
     watched: Watched,
     means: Arc<Mutex<Means>>,
 }
 
-/// Runs `texts` through the model: by layer and query head the means of two numbers.
+/// Runs `texts` through the model, and returns the means of the two measured numbers for each layer and query head.
 fn watch(
     model: &Model<FloatWeight>,
     texts: &[Vec<u32>],
@@ -278,8 +278,8 @@ impl Policy<Float> for Profiler {
     }
 }
 
-/// The error of the output of a query with the probabilities `p`, in units of its norm, and the attention that is
-/// lost, if the query sees what is in `sight`; `None` if that is all.
+/// For a query with the probabilities `p` that sees only the tokens in `sight`: the error of its output, relative to
+/// the output's norm, and the attention lost. `None` if the query sees all tokens.
 fn distant(
     sight: InSight,
     p: ArrayView1<f32>,
@@ -294,7 +294,7 @@ fn distant(
     }
     let seen = (0..hidden.start).chain(hidden.end..p.len());
     let mut mixed = vec![0.0; output.len()];
-    // The attention that a sink takes stays.
+    // A sink keeps its attention.
     let (all, mut mass): (f64, f64) = (p.iter().map(|p| f64::from(*p)).sum(), 0.0);
     let sink = if sink { 1.0 - all } else { 0.0 };
     for token in seen {
@@ -305,7 +305,7 @@ fn distant(
     let (mut error, mut norm) = (0.0, 0.0);
     for (mixed, exact) in mixed.iter().zip(output) {
         let exact = f64::from(*exact);
-        // Nothing is left of a query that sees nothing of what it looked at.
+        // A query that sees none of the tokens to which it attended has the output 0.
         error += (if mass > 0.0 { mixed / (mass + sink) } else { 0.0 } - exact).powi(2);
         norm += exact * exact;
     }
@@ -329,7 +329,8 @@ mod tests {
 
     use super::*;
 
-    /// Queries that look at the token that `to` names for their own position, of `tokens`, in `heads` heads.
+    /// Runs `heads` heads on `tokens` tokens. In each head, every query attends to the position that `to` returns for
+    /// the head and the query's position.
     fn looks(
         tokens: usize,
         heads: usize,
@@ -343,7 +344,7 @@ mod tests {
         let q = ArrayD::from_shape_fn(vec![heads, tokens, tokens], |at| {
             if to(at[0], at[1]).contains(&at[2]) { 40.0 } else { 0.0 }
         });
-        // Keys and values name their positions.
+        // Keys and values are unit vectors of their positions.
         let rows =
             ArrayD::from_shape_fn(vec![tokens, heads * tokens], |at| if at[1] % tokens == at[0] { 1.0 } else { 0.0 });
         cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap();
@@ -354,7 +355,8 @@ mod tests {
     #[test]
     fn a_head_that_looks_far_back_is_found() {
         let sight = InSight { sinks: 2, recent: 4 };
-        // One head looks at itself and one at a token that is out of sight later; one at a sink, and one at both.
+        // One head attends to the query's own token, one to a token that is out of sight later, one to a sink, and
+        // one to two tokens.
         let to = |head: usize, at: usize| match head {
             0 => vec![at],
             1 => vec![5.min(at)],
@@ -362,7 +364,7 @@ mod tests {
             _ => vec![1.min(at), 5.min(at)],
         };
         let means = looks(20, 4, Watched::Distant(sight), to);
-        // Something is out of sight of the queries 6 to 19, and token 5 of those from 9 on.
+        // Some token is out of sight of the queries 6 to 19. Token 5 is out of sight of the queries from 9 on.
         let late = 11.0 / 14.0;
         let close = |got: [f64; 2], want: [f64; 2]| {
             assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-4), "{got:?} for {want:?}");
@@ -385,22 +387,22 @@ mod tests {
     fn heads_that_look_at_copies_are_found() {
         let period = 6;
         let copies = |of: usize, at: usize| (0..at + 1).filter(|token| token % period == of % period).collect();
-        // The first head looks at all copies of its own token, the second at what came behind them, the third ahead
-        // of them.
+        // The first head attends to all copies of the query's token, the second to the tokens after these copies, the
+        // third to the tokens before them.
         let to = |head: usize, at: usize| copies([at, at + 1, at + 5][head], at);
         let means = looks(24, 3, Watched::Copies { period }, to);
-        // Its own place is a copy that does not count: 1 of 2, 2 of 3, 3 of 4.
+        // The query's own position is a copy that does not count: 1 of 2, 2 of 3, 3 of 4.
         let of_copies = 1.0 / 2.0 + 2.0 / 3.0 + 3.0 / 4.0;
         assert!((means[0][0] - of_copies / 3.0).abs() < 1e-4, "{means:?}");
         assert!(means[0][1] < 1e-4 && means[1][0] < 1e-4 && means[2].iter().all(|mean| *mean < 1e-4), "{means:?}");
-        // The first token of the text stands behind no copy of the last one.
+        // The first token of the text does not follow a copy of the last one.
         assert!((means[1][1] - (5.0 + of_copies / 3.0) / 6.0).abs() < 1e-4, "{means:?}");
     }
 
     #[test]
     fn one_of_fifteen_heads_is_chosen_by_its_echoes() {
         let layer = |first: usize| (0..8).map(|head| 1.0 / (1 + first + head) as f64).collect::<Vec<f64>>();
-        // The earlier a head, the more induction; the last one echoes.
+        // The earlier a head, the larger its induction. The last head echoes.
         let mut echoes = vec![vec![0.0; 8]; 2];
         echoes[1][7] = 0.5;
         let scores = HeadScores { scores: vec![layer(0), layer(8)], echoes: Some(echoes) };

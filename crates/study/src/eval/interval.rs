@@ -1,22 +1,22 @@
-//! Uncertainty of the numbers: 95 % confidence intervals over sequences.
+//! The uncertainty of a study's numbers: 95 % confidence intervals over sequences.
 //!
-//! Sequences are taken for independent draws from the texts that a study stands for. A metric pools the positions of
-//! all of them, so it is not a mean of equal parts, and `perplexity` is not linear. The jackknife deals with both:
+//! Sequences are taken as independent draws from the texts that a study represents. A metric pools the positions of
+//! all sequences, so it is not a mean of equal parts, and `perplexity` is not linear. The jackknife deals with both:
 //! with n sequences, T the metric and T(i) the metric without sequence i, the pseudo-values
 //!
 //! ```text
 //! p(i) = n T - (n - 1) T(i)
 //! ```
 //!
-//! are about as good as n independent draws, so the interval is T ± t s / sqrt(n), where s² is their variance and t
-//! the 97.5 % point of Student's t with n - 1 degrees of freedom. For a mean over sequences of equal length the
-//! pseudo-values are the sequences' own means and the interval is the classical one. Perplexities are made of
-//! logarithms: there T is the logarithm, and the interval is a factor. What is relative to the full cache leaves the
-//! same sequence out of both runs, so it is paired: what is hard about a sequence cancels.
+//! behave like n independent draws. So the interval is T ± t s / sqrt(n), where s² is their variance and t the 97.5 %
+//! point of Student's t with n - 1 degrees of freedom. For a mean over sequences of equal length, the pseudo-values
+//! are the sequences' own means, and the interval is the classical one. For a perplexity, T is its logarithm, and the
+//! interval is a factor. A metric relative to the full cache leaves the same sequence out of both runs. It is thus
+//! paired: the difficulty of a sequence cancels.
 //!
-//! Against a bootstrap this needs no random numbers, and it holds its level with few sequences, where percentiles of
-//! resamples are too narrow. With one sequence there is no interval. Where all sequences agree, as where every answer
-//! is right, the interval is a point, and says nothing about sequences that are not there.
+//! Unlike a bootstrap, the jackknife needs no random numbers, and it holds its level with few sequences, for which
+//! percentiles of resamples are too narrow. With one sequence there is no interval. If all sequences agree, for
+//! example because every answer is right, the interval is a point and says nothing about other sequences.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ use super::metrics::{Metric, Metrics, Totals};
 /// The confidence of all intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A confidence interval; its module says how it is made.
+/// A confidence interval. Its module defines how it is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The lower end.
@@ -40,8 +40,8 @@ pub struct Interval {
     pub standard_error: f64,
 }
 
-/// The intervals of all metrics that were measured, by key; none of a single sequence. `policy` and `full` are the
-/// sums of a policy and of the full cache over the same sequences, one by one.
+/// The intervals of all measured metrics, by key; empty for a single sequence. `policy` and `full` have the sums of a
+/// policy and of the full cache for each of the same sequences.
 pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, Interval> {
     let (all, all_of_full) = (Totals::sum(policy), Totals::sum(full));
     let whole = all.metrics(&all_of_full);
@@ -66,8 +66,8 @@ pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, 
 }
 
 impl Interval {
-    /// The interval of a statistic within `range` that is `whole` of all parts, and `without[i]` of all but one; none
-    /// unless there are two parts.
+    /// The interval of a statistic within `range`. Its value is `whole` over all parts, and `without[i]` over all
+    /// parts except i. `None` for fewer than two parts.
     pub(crate) fn of(whole: f64, without: &[f64], range: (f64, f64)) -> Option<Self> {
         let standard_error = jackknife(whole, without)?;
         let t = StudentsT::new(0.0, 1.0, (without.len() - 1) as f64).ok()?;
@@ -77,8 +77,8 @@ impl Interval {
     }
 }
 
-/// The standard error of a statistic that is `whole` of all parts, and `without[i]` of all but one; `None` unless
-/// there are two parts.
+/// The standard error of a statistic. Its value is `whole` over all parts, and `without[i]` over all parts except i.
+/// `None` for fewer than two parts.
 fn jackknife(whole: f64, without: &[f64]) -> Option<f64> {
     let n = without.len() as f64;
     if n < 2.0 {
@@ -98,7 +98,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// The sums of a sequence whose right token has these probabilities, of two.
+    /// The sums of a sequence over a vocabulary of two tokens. `right` has the right token's probability at each
+    /// position.
     fn totals(right: &[f64]) -> Totals {
         let ids = vec![0; right.len() + 2];
         let sequence = Sequence::of_text(&ids, 1).unwrap();
@@ -120,7 +121,7 @@ mod tests {
         let got = intervals(&parts, &parts);
         let error = 0.5 / 3f64.sqrt();
         close(got["accuracy"].standard_error, error);
-        // 4.302653 times it leaves [0, 1] on both sides.
+        // 4.302653 standard errors would leave [0, 1] on both sides.
         assert_eq!((got["accuracy"].low, got["accuracy"].high), (0.0, 1.0));
         let means = [[0.9f64, 0.8], [0.7, 0.2], [0.4, 0.3]].map(|p| -(p[0].ln() + p[1].ln()) / 2.0);
         let mean = means.iter().sum::<f64>() / 3.0;
@@ -128,7 +129,7 @@ mod tests {
         let factor = (4.302_652_73 * sd / 3f64.sqrt()).exp();
         close(got["perplexity"].low, mean.exp() / factor);
         assert!((got["perplexity"].high / (mean.exp() * factor) - 1.0).abs() < 1e-5);
-        // Pairs of the same runs leave no difference.
+        // A run paired with itself has no differences.
         close(got["perplexity_ratio"].low, 1.0);
         close(got["perplexity_ratio"].high, 1.0);
         assert!(!got.contains_key("attention_mass"));

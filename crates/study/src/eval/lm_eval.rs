@@ -7,9 +7,9 @@ use super::{Metric, Row, StudyReport, Task};
 
 impl StudyReport {
     /// The results in the form of lm-evaluation-harness: `results`, `configs`, `versions`, `n-shot`, `n-samples`,
-    /// `higher_is_better` and `config`. The full cache is the task itself, and a policy is `TASK@POLICY`. Numbers of
-    /// a task are its own metrics and the accuracy of next tokens; a standard error that is not known is `"N/A"`, as
-    /// there.
+    /// `higher_is_better` and `config`. The full cache is listed as the task itself, and a policy as `TASK@POLICY`. A
+    /// task's numbers are its own metrics and the accuracy of next tokens. A standard error that is not known is
+    /// `"N/A"`, as in the harness.
     pub fn lm_eval(&self, task: &Task) -> Value {
         let mut metrics: Vec<&Metric> = task.metrics.iter().filter_map(|key| Metric::named(key)).collect();
         metrics.extend(Metric::named("accuracy").filter(|metric| !task.metrics.contains(&metric.key)));
@@ -40,7 +40,7 @@ impl StudyReport {
     }
 }
 
-/// What the harness calls the configuration of a run with `model`.
+/// The configuration of a run with `model`, in the harness's form.
 pub(crate) fn config_of(model: &ModelInfo) -> Value {
     json!({
         "model": "waggle",

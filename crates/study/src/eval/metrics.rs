@@ -13,11 +13,11 @@ use super::sequence::Sequence;
 pub struct Metrics {
     /// Perplexity of the scored tokens.
     pub perplexity: f64,
-    /// Perplexity divided by that of the full cache.
+    /// Perplexity divided by the full cache's perplexity.
     pub perplexity_ratio: f64,
     /// Share of scored positions whose most probable token is the right one.
     pub accuracy: f64,
-    /// Share of scored positions whose most probable token is that of the full cache.
+    /// Share of scored positions whose most probable token is the same as with the full cache.
     pub agreement: f64,
     /// Kullback-Leibler divergence from the full cache's distribution, in nats.
     pub kl: f64,
@@ -29,12 +29,12 @@ pub struct Metrics {
     pub top_k_recall: Option<f64>,
     /// Overlap of adjacent layers.
     pub layer_overlap: Option<f64>,
-    /// Share of the tokens that was looked at.
+    /// Share of the tokens to which queries attended.
     pub attended: Option<f64>,
-    /// Number of tokens that were looked at.
+    /// Number of tokens to which queries attended.
     #[serde(default)]
     pub attended_tokens: Option<f64>,
-    /// Share of the answers of which every token is right.
+    /// Share of the answers in which every token is right.
     #[serde(default)]
     pub exact_match: Option<f64>,
     /// Mean score of generated answers.
@@ -45,17 +45,17 @@ pub struct Metrics {
 /// The display of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Name of its field, also of its plot's file.
+    /// Name of the metric's field, and of its plot's file.
     pub key: &'static str,
-    /// Head of its column.
+    /// Head of the metric's column.
     pub short: &'static str,
-    /// Title of its plot.
+    /// Title of the metric's plot.
     pub title: &'static str,
-    /// Whether it is a share of 1; others have no upper end.
+    /// Whether the metric is a share, from 0 to 1. Other metrics have no upper bound.
     pub share: bool,
-    /// Whether less is better.
+    /// Whether smaller values are better.
     pub loss: bool,
-    /// The number.
+    /// The metric's value.
     pub of: fn(&Metrics) -> Option<f64>,
 }
 
@@ -84,7 +84,8 @@ impl Metric {
         }
     }
 
-    /// Whether its intervals are made of logarithms: these metrics are geometric means, so their errors are factors.
+    /// Whether the metric is a geometric mean. Its interval is then computed of logarithms, so that its error is a
+    /// factor.
     pub(super) fn geometric(&self) -> bool {
         matches!(self.key, "perplexity" | "perplexity_ratio")
     }
@@ -124,14 +125,14 @@ pub const METRICS: [Metric; 13] = [
     metric!(score, "score", "Mean score of generated answers", share, |m| m.score),
 ];
 
-/// The results of a run over one sequence, to be scored.
+/// The results of a run over one sequence, from which metrics are computed.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Logits (scored positions, vocabulary).
     pub logits: Array2<f32>,
-    /// Means of attention, where values are seen.
+    /// Means of attention, if the engine sees its values.
     pub attention: Option<AttentionMeans>,
-    /// The tokens that were generated after the prompt, for a sequence that asks for some.
+    /// The tokens that were generated after the prompt, if the sequence asks for an answer.
     pub generated: Option<Vec<u32>>,
 }
 
@@ -171,13 +172,13 @@ impl Totals {
         Ok(totals)
     }
 
-    /// All sums, in one order.
+    /// All sums, in a fixed order.
     fn each(&mut self) -> impl Iterator<Item = &mut Mean> {
         let Totals { nll, accuracy, agreement, kl, exact, score, attention } = self;
         [nll, accuracy, agreement, kl, exact, score].into_iter().chain(attention.each())
     }
 
-    /// The sum of several.
+    /// The sum of all.
     pub(super) fn sum(all: &[Totals]) -> Totals {
         let mut sum = Totals::default();
         for mut totals in all.iter().copied() {
@@ -192,7 +193,7 @@ impl Totals {
         self
     }
 
-    /// The metrics, beside those sums of the full cache. Sequences have a scored position each.
+    /// The metrics, relative to the sums `full` of the full cache. Every sequence has a scored position.
     pub(super) fn metrics(&self, full: &Totals) -> Metrics {
         let mean = |mean: Mean| mean.get().unwrap_or(f64::NAN);
         let (nll, full) = (mean(self.nll), mean(full.nll));
@@ -201,7 +202,7 @@ impl Totals {
             perplexity_ratio: (nll - full).exp(),
             accuracy: mean(self.accuracy),
             agreement: mean(self.agreement),
-            // Rounding may put a divergence of zero slightly below zero.
+            // Rounding may turn a divergence of zero slightly negative.
             kl: mean(self.kl).max(0.0),
             attention_mass: self.attention.mass.get(),
             output_error: self.attention.output_error.get(),

@@ -1,8 +1,9 @@
 //! The accuracy that pruning the key/value cache costs.
 //!
-//! A [`Sequence`] is teacher-forced. Its first `prompt` tokens go through the model at once, so that policies which
-//! judge a prompt see one. The rest follows token by token on the growing cache, and all *scored positions* lie in
-//! that rest. Each policy runs on the same sequences, as does `full`, the reference. Per policy, [`Metrics`] hold:
+//! A [`Sequence`] is teacher-forced. Its first `prompt` tokens go through the model at once, so that policies that
+//! judge a prompt see one. The remaining tokens follow one by one on the growing cache. All *scored positions* are
+//! among them, or the prompt's last. Each policy runs on the same sequences, as does the reference `full`. For each
+//! policy, [`Metrics`] hold:
 //!
 //! | metric | mean over | definition |
 //! |---|---|---|
@@ -20,13 +21,13 @@
 //! | `exact_match` | answers | 1 where the most probable token is right at every position of the answer, so that greedy generation gives it |
 //! | `score` | sequences | what the task's [`Grader`] gives a generated answer, 0 to 1 |
 //!
-//! A is the set of tokens that the query looked at. K and V are those of all n tokens up to the query's own, evicted
-//! ones included, and q is the query that the pruned model really asks. All are those of the pruned run: an error of
-//! an earlier layer or token shows in the metrics of the predictions, not in those of attention. The metrics of
-//! attention, `attention_mass` to `attended_tokens`, need an engine that sees its values.
+//! A is the set of tokens to which the query attended. K and V are the keys and values of all n tokens up to the
+//! query's own, including evicted ones, and q is the pruned model's own query. All are taken from the pruned run: an
+//! error of an earlier layer or token shows in the metrics of the predictions, not in those of attention. The metrics
+//! of attention, `attention_mass` to `attended_tokens`, need an engine that sees its values.
 //!
-//! Every number comes with a 95 % confidence [`Interval`] over the sequences, paired with the full cache, and a row
-//! has the metrics of each sequence alone.
+//! Every number has a 95 % confidence [`Interval`] over the sequences, paired with the full cache. A row also has the
+//! metrics of each sequence alone.
 //!
 //! A [`Task`] makes the sequences: it is one file of `tasks` and a line in [`TASKS`].
 //! [`judge_heads`] finds the heads that need distant tokens. [`Observed`] measures attention around any policy;

@@ -1,4 +1,4 @@
-//! A policy that is watched.
+//! A wrapper that measures the attention of a policy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,16 +7,16 @@ use waggle_mpcache::{HeadShape, Piece, Policy, ScoreSource, Store};
 
 use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
 
-/// Runs the policy inside, and measures what it loses against attention to all tokens ever appended.
+/// Runs an inner policy, and measures its loss compared with attention to all tokens ever appended.
 ///
-/// It keeps keys and values of its own, in the clear, so it belongs on engines that see their values
-/// ([`Engine::CLEAR`]); elsewhere it would open the cache. Queries are measured at the positions asked for, each of
-/// which must be a token that came alone.
+/// It keeps its own copies of keys and values in the clear, so it may only run on engines that see their values
+/// ([`Engine::CLEAR`]). On others it would reveal the cache. Queries are measured at given positions, each of which
+/// must be a token that went through the model alone.
 pub struct Observed<E: Engine> {
     inner: Box<dyn Policy<E>>,
     layers: Vec<Seen>,
     positions: Vec<usize>,
-    /// The tokens that the layer before looked at, at the current position.
+    /// The tokens to which the previous layer attended at the current position, for each head.
     before: Vec<TokenSet>,
     means: Arc<Mutex<AttentionMeans>>,
 }
@@ -30,8 +30,8 @@ struct Seen {
 }
 
 impl<E: Engine> Observed<E> {
-    /// Watches `inner` over `layers` layers at the ascending `positions`. The means are complete when the generation
-    /// is over.
+    /// Measures `inner` over `layers` layers at the ascending `positions`. The returned means are complete when the
+    /// generation is over.
     ///
     /// # Panics
     /// On an engine that does not see its values.
@@ -42,7 +42,7 @@ impl<E: Engine> Observed<E> {
         (Observed { inner, layers, positions: positions.to_vec(), before: Vec::new(), means: means.clone() }, means)
     }
 
-    /// Copies the new tokens in `store`, if there are any, before the policy may evict them.
+    /// Copies new tokens in `store` before the policy may evict them.
     fn copy(&mut self, engine: &mut E, layer: usize, store: &Store<E>) -> Result<(), Error> {
         let seen = &mut self.layers[layer];
         if seen.tokens == store.seen() {
@@ -56,7 +56,7 @@ impl<E: Engine> Observed<E> {
     }
 
     /// Measures the last query `q` (heads, rows, head_dim), which attended to the tokens `attended`, and its
-    /// `output`, of the same shape. The heads may have `sinks`.
+    /// `output`, of the same shape. `sinks` are those of the heads, if they have some.
     fn measure(
         &mut self,
         layer: usize,
@@ -70,7 +70,7 @@ impl<E: Engine> Observed<E> {
         let Seen { tokens, keys, values } = &self.layers[layer];
         let (d, stride) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let sets: Vec<TokenSet> = attended.iter().map(|positions| TokenSet::new(positions, *tokens)).collect();
-        // A panic of another thread leaves the numbers whole.
+        // The numbers are consistent even if another thread panicked.
         let means = &mut *self.means.lock().unwrap_or_else(PoisonError::into_inner);
         for (h, set) in sets.iter().enumerate() {
             let rows = |entries| HeadRows { entries, offset: h / shape.group() * d, width: d, stride };

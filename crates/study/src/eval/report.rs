@@ -11,7 +11,7 @@ use waggle_report::{CONDITIONS, ModelInfo, conditions};
 
 use super::{Candidate, Interval, METRICS, Metric, Metrics, Scores, Sequence};
 
-/// Version of the document's schema; raised when a field changes its meaning or goes.
+/// Version of the document's schema. It is raised when a field changes its meaning or is removed.
 pub const EVALUATION_VERSION: u32 = 2;
 
 /// The numbers of a study.
@@ -30,9 +30,9 @@ pub struct StudyReport {
     pub sequences: usize,
     /// Scored positions of all sequences.
     pub scored: usize,
-    /// The full cache, then every policy at every budget.
+    /// The rows: the full cache, then every policy at every budget.
     pub rows: Vec<Row>,
-    /// The sequences, in the order of every [`Row::by_sequence`]; empty in reports older than the field.
+    /// The sequences, in the order of [`Row::by_sequence`]; empty in reports older than the field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of_sequences: Vec<SequenceInfo>,
 }
@@ -40,13 +40,13 @@ pub struct StudyReport {
 /// A sequence of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SequenceInfo {
-    /// Tokens, the answer's included.
+    /// Tokens of the sequence, the answer's included.
     pub tokens: usize,
     /// Tokens that went through the model at once.
     pub prompt: usize,
-    /// Scored positions: the weight of this sequence in the metrics of all.
+    /// Scored positions, which are the weight of this sequence in metrics over all sequences.
     pub scored: usize,
-    /// Properties of the sequence by the task, for example how deep the needle lies.
+    /// Properties that the task gives the sequence, for example the depth of the needle.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, Value>,
 }
@@ -65,9 +65,10 @@ impl From<&Sequence> for SequenceInfo {
 /// A policy at a budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The policy without its budget, unless it came with one.
+    /// The policy without its budget, unless the user stated the budget with the policy.
     pub label: String,
-    /// Share of the cache, or tokens from 2 on; absent for `full` and other policies that have none.
+    /// Budget: a share of the cache, or from 2 on a number of tokens. Absent for policies without a budget, such as
+    /// `full`.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
@@ -80,7 +81,7 @@ pub struct Row {
     /// The metrics of each sequence alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_sequence: Vec<Metrics>,
-    /// The answers that were generated for each sequence, where they were asked for.
+    /// The answer that was generated for each sequence, if answers were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub generated: Vec<String>,
     /// The cost of one token to two parties under this policy, if it was planned.
@@ -88,17 +89,17 @@ pub struct Row {
     pub cost: Option<TokenCost>,
 }
 
-/// The cost of a token to two parties, by plan: the mean of the tokens after a prompt. Studies that are older than
-/// `tokens` have the first of them alone.
+/// The planned cost of a token to two parties, as the mean of tokens after a prompt. Studies that are older than the
+/// field `tokens` have the cost of the first token alone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenCost {
     /// Tokens of the prompt.
     #[serde(alias = "cached")]
     pub prompt: usize,
-    /// Tokens of the mean.
+    /// Tokens over which the mean is taken.
     #[serde(default = "one")]
     pub tokens: usize,
-    /// When its correlations are made.
+    /// When the correlations of the token are made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<String>,
     /// The link by its name.
@@ -109,9 +110,9 @@ pub struct TokenCost {
     pub cores: Option<String>,
     /// Bytes both ways while a token is made.
     pub online_bytes: f64,
-    /// Bytes both ways of what is prepared for it.
+    /// Bytes both ways of the token's preparation.
     pub prepared_bytes: f64,
-    /// Bytes of what is prepared for the prompt, once, where there is more than one token to tell them apart.
+    /// Bytes of the prompt's preparation, once. They are known if the mean is taken over several tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_prompt_bytes: Option<f64>,
     /// Flows while a token is made.
@@ -122,7 +123,7 @@ pub struct TokenCost {
     /// Seconds that the link needs for a token and its preparation, without computation.
     #[serde(alias = "seconds")]
     pub network_seconds: f64,
-    /// Seconds of a token by a calibration, and those with its preparation.
+    /// Seconds of a token, then of a token with its preparation, as a calibration predicts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_seconds: Option<[f64; 2]>,
 }
@@ -132,7 +133,8 @@ fn one() -> usize {
 }
 
 impl StudyReport {
-    /// The study of `candidates` over `sequences`, with what [`evaluate`](super::evaluate) returned for them.
+    /// The study of `candidates` over `sequences`, with the scores that [`evaluate`](super::evaluate) returned for
+    /// them.
     pub fn new(
         model: ModelInfo,
         options: BTreeMap<String, Value>,
@@ -158,9 +160,9 @@ impl StudyReport {
         }
     }
 
-    /// All numbers; those that a study is read for with the larger half of their 95 % confidence intervals, where
-    /// there are some. What could not be measured is a dash, and what no row has, has no column; costs have columns
-    /// where they were planned.
+    /// A table of all numbers. The most important metrics have the larger half of their 95 % confidence intervals, if
+    /// there are any. A number that could not be measured is a dash. A metric without a number in any row has no
+    /// column. Costs have columns if they were planned.
     pub fn table(&self) -> Table {
         let measured = |metric: &&Metric| self.rows.iter().any(|row| (metric.of)(&row.metrics).is_some());
         let always = METRICS.len() - OPTIONAL;
@@ -230,8 +232,8 @@ impl StudyReport {
         table
     }
 
-    /// Policies that measure the same at several budgets, as where a text is too short for their clusters or blocks
-    /// to leave a choice, with these budgets.
+    /// Policies with the same measurements at several budgets, and these budgets. This happens if a text is too short
+    /// for a policy's clusters or blocks to leave a choice.
     pub fn alike(&self) -> Vec<(&str, Vec<f64>)> {
         let mut alike: Vec<(&Row, Vec<f64>)> = Vec::new();
         for row in &self.rows {
@@ -251,24 +253,24 @@ impl StudyReport {
 }
 
 impl Row {
-    /// The interval of `metric`; none where it reaches up to ten times the number or more, and so says nothing.
+    /// The interval of `metric`. `None` if it reaches up to ten times the number or more, as it is then meaningless.
     pub fn interval(&self, metric: &Metric) -> Option<&Interval> {
         let (interval, value) = (self.intervals.get(metric.key)?, (metric.of)(&self.metrics)?);
         (!metric.geometric() || interval.high < MEANINGLESS * value).then_some(interval)
     }
 }
 
-/// The factor of an interval of logarithms that says nothing.
+/// The factor from which on an interval of logarithms is meaningless.
 const MEANINGLESS: f64 = 10.0;
 
-/// Metrics at the end of the list that only some tasks have.
+/// Number of metrics at the end of [`METRICS`] that only some tasks have.
 const OPTIONAL: usize = 2;
 
-/// Metrics whose intervals the table tells: what a study is read for. The document has all of them.
+/// Metrics whose intervals the table shows. The document has the intervals of all metrics.
 const WITH_SPREAD: [&str; 6] = ["perplexity_ratio", "accuracy", "agreement", "kl", "exact_match", "score"];
 
-/// A number and how far its interval reaches, where that is anything; `?` for an interval that says nothing. An
-/// interval need not be symmetric: its larger half is told, with two digits.
+/// A number, followed by the larger half of its interval to two digits, if the interval is not a point. `?` stands
+/// for a meaningless interval. Intervals need not be symmetric.
 fn with_spread(value: f64, interval: Option<&Interval>) -> String {
     let Some(interval) = interval else { return format!("{} ±?", number(value)) };
     let spread = match (interval.high - value).max(value - interval.low) {
@@ -281,7 +283,7 @@ fn with_spread(value: f64, interval: Option<&Interval>) -> String {
     format!("{} ±{spread}", number(value))
 }
 
-/// Three digits behind the point, and more significance for large numbers than that is noise.
+/// A number to three digits after the point. Large numbers get fewer, as more digits would be noise.
 fn number(value: f64) -> String {
     if value.abs() < 1000.0 { format!("{value:.3}") } else { format!("{value:.2e}") }
 }
@@ -321,14 +323,14 @@ mod tests {
         let cells: Vec<&str> = markdown.lines().last().unwrap().split('|').map(str::trim).collect();
         assert_eq!(cells[1..], ["full", "1.23e4", "1.500", "0.250 ±0.12", "0.500", "0.125", ""], "{markdown}");
         let mut study = study;
-        // Older studies planned the first token after a cache.
+        // Older studies planned only the first token after a cache.
         let old = r#"{"cached": 9, "online_bytes": 1500, "prepared_bytes": 0, "flows": 7, "seconds": 1.0}"#;
         let cost: TokenCost = serde_json::from_str(old).unwrap();
         assert_eq!((cost.prompt, cost.tokens, cost.prepared_prompt_bytes), (9, 1, None));
         study.rows[0].cost = Some(cost);
         let markdown = study.markdown();
         assert!(markdown.contains("1.50 kB") && markdown.contains("network s"), "{markdown}");
-        // A factor of hundreds either way is no interval.
+        // An interval by a factor of hundreds either way is meaningless.
         let interval = Interval { low: 1e-3, high: 700.0, standard_error: 9.0 };
         study.rows[0].intervals.insert("perplexity_ratio".into(), interval);
         assert!(study.markdown().contains("| 1.500 ±? |"), "{}", study.markdown());

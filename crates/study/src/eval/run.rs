@@ -1,4 +1,4 @@
-//! Policies over sequences, on all cores.
+//! Runs policies over sequences, on all cores.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,16 +25,18 @@ use super::{EvalError, Observed, Sequence, Wanted};
 /// A policy at a budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// The policy without its budget, unless it came with one: one name for one line of a plot.
+    /// The policy without its budget, unless the user stated the budget with the policy. Each label is a line of a
+    /// plot.
     pub label: String,
-    /// Share of the cache, or tokens from 2 on; `None` for `full` and other policies that have none.
+    /// Budget: a share of the cache, or from 2 on a number of tokens. `None` for policies without a budget, such as
+    /// `full`.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
 }
 
 impl Candidate {
-    /// The whole cache.
+    /// The full cache.
     pub fn full() -> Self {
         let policy = PolicySpec::default();
         Candidate { label: policy.to_string(), budget: None, policy }
@@ -49,7 +51,8 @@ impl Candidate {
         Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
     }
 
-    /// `policy` at the budget that it has been given as an option, if it has, or as it is if it knows none.
+    /// `policy` at the budget among its own options, or as it is if it takes no budget. `None` if it takes a budget
+    /// but states none.
     pub fn with_own_budget(policy: &PolicySpec) -> Result<Option<Self>, EvalError> {
         if !policy.takes("budget") {
             return Ok(Some(Candidate { label: policy.to_string(), budget: None, policy: policy.clone() }));
@@ -64,18 +67,18 @@ pub trait Runner: Sync {
     /// Shape of the model.
     fn spec(&self) -> ModelSpec;
 
-    /// Whether it sees values.
+    /// Whether the engine sees its values.
     fn sees(&self) -> bool;
 
     /// Most sequences to run at once.
     fn most_at_once(&self) -> usize;
 
-    /// Runs `sequence` under `policy`. `tick` is called after each of its [`passes`](Sequence::passes), and not while
-    /// an answer that it [wants](Sequence::wanted) is generated.
+    /// Runs `sequence` under `policy`. `tick` is called after each of the sequence's [`passes`](Sequence::passes),
+    /// but not while a [wanted](Sequence::wanted) answer is generated.
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError>;
 
-    /// [`run`](Runner::run) of several sequences, which are read side by side. They have as many passes after as many
-    /// tokens, and want no answers; the policy decides [for each](PolicySpec::side_by_side).
+    /// [`run`](Runner::run) of several sequences, which are read side by side. All must have prompts of one length,
+    /// the same number of passes and no wanted answers. The policy decides [for each](PolicySpec::side_by_side).
     fn run_together(
         &self,
         sequences: &[Sequence],
@@ -88,8 +91,8 @@ pub trait Runner: Sync {
     /// Most texts to read side by side.
     fn most_side_by_side(&self) -> usize;
 
-    /// The logits of an encoder's classes for each of `texts`, which it reads side by side: their ids, and where a
-    /// second text begins.
+    /// The logits of an encoder's classes for each of `texts`, which it reads side by side. An entry has the ids, and
+    /// the index at which a second text begins.
     fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError>;
 }
 
@@ -102,7 +105,7 @@ fn side_by_side(texts: &[(Vec<u32>, Option<usize>)]) -> Result<Prompt, EvalError
 pub struct InClear<'a, E: Engine> {
     /// The model.
     pub model: &'a Model<E::Weight>,
-    /// Makes the engine of a run.
+    /// The function that makes the engine of a run.
     pub engine: fn() -> E,
 }
 
@@ -123,9 +126,9 @@ impl<E: Select> Runner for InClear<'_, E> {
         let spec = self.model.spec();
         spec.check_policy(policy)?;
         let layers = spec.attention();
-        // Where all layers have windows, one layer stands for the layers that a policy would act on.
+        // If all layers have windows, no layer is pruned, and one layer stands for those.
         let pruned = layers.pruned().max(1);
-        // The prompt's last position may be scored, but tokens that come together are not watched.
+        // The prompt's last position may be scored, but tokens that go through the model together are not measured.
         let alone: Vec<usize> = sequence.scored().iter().copied().filter(|p| *p >= sequence.prompt()).collect();
         let (observed, means) = Observed::new(policy.build(pruned, layers.pruned_heads()), pruned, &alone);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
@@ -148,7 +151,7 @@ impl<E: Select> Runner for InClear<'_, E> {
         Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means), generated })
     }
 
-    /// In the clear nobody waits for a message.
+    /// Reading side by side saves messages, of which there are none in the clear.
     fn most_side_by_side(&self) -> usize {
         1
     }
@@ -162,17 +165,18 @@ impl<E: Select> Runner for InClear<'_, E> {
     }
 }
 
-/// Runs between two parties, two threads of this process over memory: the whole session, as over a network.
+/// Runs whole sessions between two parties, as over a network. The parties are two threads of this process, linked by
+/// memory.
 pub struct TwoParties<'a> {
     /// The server's side.
     pub server: &'a ModelServer,
-    /// The server's side for policies that need learned scores, where there are some.
+    /// The server's side for policies that need learned scores, if there are such policies.
     pub learned: Option<&'a ModelServer>,
-    /// Choices of the protocols.
+    /// Options of the protocols.
     pub protocol: waggle_protocols::Options,
 }
 
-/// The time that a party waits for the other, which computes for seconds at most.
+/// Time that a party waits for the other one, which computes for seconds at most.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Runner for TwoParties<'_> {
@@ -233,7 +237,7 @@ impl Runner for TwoParties<'_> {
 }
 
 impl TwoParties<'_> {
-    /// A session under `policy` that gives `tokens` after `prompt`, perhaps fewer with `stop_at_eos`.
+    /// Runs a session under `policy` that generates `tokens` tokens after `prompt`, perhaps fewer with `stop_at_eos`.
     fn session(
         &self,
         policy: &PolicySpec,
@@ -264,7 +268,7 @@ fn scored_rows(sequence: &Sequence, out: &Generation) -> Array2<f32> {
     out.logits.as_ref().map_or_else(|| Array2::zeros((0, 0)), |logits| logits.select(Axis(0), &rows))
 }
 
-/// Calls back after each pass.
+/// Calls the function after each pass.
 struct Ticks<'a>(&'a (dyn Fn() + Sync));
 
 impl<E: Engine> Hooks<E> for Ticks<'_> {
@@ -286,13 +290,13 @@ fn ticking(tick: &(dyn Fn() + Sync)) -> impl FnMut(Event<'_>) -> Flow {
 /// The scores of a policy on all sequences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
-    /// Its metrics, over all scored positions of all sequences.
+    /// The policy's metrics, over all scored positions of all sequences.
     pub metrics: Metrics,
-    /// 95 % confidence intervals by the metric's key. None of a single sequence.
+    /// 95 % confidence intervals by the metric's key; empty for a single sequence.
     pub intervals: BTreeMap<String, Interval>,
-    /// The metrics of each sequence alone, beside the full cache on the same one.
+    /// The metrics of each sequence alone, relative to the full cache on the same sequence.
     pub by_sequence: Vec<Metrics>,
-    /// The answer that was generated for each sequence, where answers are wanted.
+    /// The answer that was generated for each sequence, if answers are wanted.
     pub generated: Vec<String>,
 }
 
@@ -311,12 +315,12 @@ impl Scores {
 
 /// The scores of the full cache, then those of `candidates`, over `sequences`.
 ///
-/// Runs are spread over all cores, each on as few threads as leave none idle. `tick` is called after each pass
-/// through the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
+/// Runs are spread over all cores. Each run has as few threads as leave no core idle. `tick` is called after each
+/// pass through the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
 ///
 /// # Errors
-/// Before any work: sequences beyond the model or outside its vocabulary, and policies that need to see values where
-/// `runner` does not. Then the errors of the runs.
+/// Before any work, for sequences that are too long for the model or outside its vocabulary, and for policies that
+/// need to see values if `runner` does not. Errors of the runs.
 pub fn evaluate(
     runner: &dyn Runner,
     sequences: &[Sequence],
@@ -358,7 +362,8 @@ pub fn evaluate(
     Ok((Scores::new(&of_full, &of_full), scores))
 }
 
-/// The sequences that are read together: alike and in their order, at most `most`, or each alone.
+/// Ranges of consecutive sequences that are read together: of one form, at most `most`. Without `most`, each sequence
+/// alone.
 fn batches(sequences: &[Sequence], most: Option<usize>) -> Vec<Range<usize>> {
     let alike = |a: &Sequence, b: &Sequence| {
         let form = |of: &Sequence| (of.prompt(), of.passes());
@@ -399,8 +404,8 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
 
 /// Runs jobs 0..`jobs`, `at_once` or one per core at a time, and returns their results in order, or the first error.
 ///
-/// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another
-/// job on top of itself, and products would be cut finer than there are idle cores.
+/// Each worker owns a pool of threads. In a common pool, a job that waits for a part of a product would start another
+/// job on top of itself, and products would be cut into more parts than there are idle cores.
 pub(crate) fn parallel<T: Send>(
     jobs: usize,
     at_once: usize,
@@ -467,7 +472,7 @@ mod tests {
             assert!(matches!(of("streaming", budget), Err(EvalError::Budget(_))), "{budget}");
         }
         assert_eq!(of("streaming:sinks=1", 64.0).unwrap().policy.to_string(), "streaming:budget=64,sinks=1");
-        // Not every policy has a budget in tokens.
+        // Not every policy takes a budget in tokens.
         assert!(matches!(of("mpcache", 64.0), Err(EvalError::Policy(_))));
         let own = |policy: &str| Candidate::with_own_budget(&policy.parse().unwrap()).unwrap();
         assert_eq!(own("streaming"), None);

@@ -1,4 +1,4 @@
-//! Token sequences, and which of their positions are scored.
+//! Token sequences, and their scored positions.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -10,24 +10,24 @@ use serde_json::Value;
 
 use super::EvalError;
 
-/// Tokens that are fed to a model, and the positions whose prediction counts.
+/// Tokens that are fed to a model, and the positions whose predictions are scored.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     ids: Vec<u32>,
     prompt: usize,
     scored: Vec<usize>,
-    /// Ranges of `scored` that are one answer each.
+    /// Ranges of `scored`, each of which is one answer.
     answers: Vec<Range<usize>>,
     wanted: Option<Wanted>,
     tags: BTreeMap<String, Value>,
 }
 
-/// An answer that the model shall generate after the prompt, greedily, until a token that ends a text.
+/// An answer that the model is to generate greedily after the prompt, until a token that ends a text.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The most tokens.
+    /// Most tokens of the answer.
     pub tokens: usize,
-    /// Judges what came out.
+    /// The grader of the answer.
     pub grader: Arc<dyn Grader>,
 }
 
@@ -54,7 +54,8 @@ struct Queries {
 }
 
 impl Sequence {
-    /// `ids`, the first `prompt` of them at once. Every later position is scored on its prediction of the next id.
+    /// A sequence of `ids`, of which the first `prompt` go through the model at once. Every later position is scored
+    /// on its prediction of the next id.
     pub fn of_text(ids: &[u32], prompt: usize) -> Result<Self, EvalError> {
         let context = ids.len();
         if prompt == 0 || prompt + 1 >= context {
@@ -63,15 +64,15 @@ impl Sequence {
         Ok(Sequence::new(ids.to_vec(), prompt, (prompt..context - 1).collect()))
     }
 
-    /// `ids`, the first `prompt` of them at once; the last `answer` of them are one answer, and the positions before
-    /// these are scored.
+    /// A sequence of `ids`, of which the first `prompt` go through the model at once. The last `answer` ids are one
+    /// answer. The positions that predict them are scored.
     ///
     /// # Errors
-    /// [`EvalError::Prompt`] unless a prompt stands before the answer.
+    /// [`EvalError::Prompt`] unless there is a prompt before the answer.
     pub fn of_answer(ids: Vec<u32>, prompt: usize, answer: usize) -> Result<Self, EvalError> {
         let context = ids.len();
         let last = context.saturating_sub(1);
-        // The position before the answer predicts its first token, and it may be the prompt's last one.
+        // The position before the answer predicts the answer's first token. It may be the prompt's last position.
         let first = last.saturating_sub(answer);
         if prompt == 0 || answer == 0 || answer >= context || first + 1 < prompt {
             return Err(EvalError::Prompt { prompt, context });
@@ -85,7 +86,7 @@ impl Sequence {
         Sequence { ids, prompt, scored, answers: Vec::new(), wanted: None, tags: BTreeMap::new() }
     }
 
-    /// This sequence with an answer to be generated after the prompt.
+    /// This sequence, with an answer to generate after the prompt.
     #[must_use]
     pub fn with_wanted(self, wanted: Wanted) -> Self {
         Sequence { wanted: Some(wanted), ..self }
@@ -98,7 +99,8 @@ impl Sequence {
         self
     }
 
-    /// The first `count` runs of `context` tokens of `ids`, one after another, as [`of_text`](Self::of_text).
+    /// Cuts the beginning of `ids` into `count` consecutive sequences of `context` tokens, each as in
+    /// [`of_text`](Self::of_text).
     pub fn cut(ids: &[u32], context: usize, prompt: usize, count: usize) -> Result<Vec<Self>, EvalError> {
         if prompt == 0 || prompt.saturating_add(1) >= context {
             return Err(EvalError::Prompt { prompt, context });
@@ -111,9 +113,9 @@ impl Sequence {
         Ok(sequences)
     }
 
-    /// Associative recall: JSON lines `{"ids": [...], "queries": [...]}`, where the right token after each position
-    /// in `queries` is the next of `ids`. Queries at `prompt` or later are scored; without a `prompt`, those in the
-    /// last fifth. Takes the first `count` lines, or all.
+    /// Associative recall: Reads JSON lines `{"ids": [...], "queries": [...]}`, in which `queries` are positions
+    /// whose right prediction is the next id. Queries at `prompt` or later are scored, by default those in the last
+    /// fifth of the ids. Takes the first `count` lines, or all.
     pub fn of_queries(lines: &str, prompt: Option<usize>, count: Option<usize>) -> Result<Vec<Self>, EvalError> {
         let sequences = waggle_files::json_lines(lines).take(count.unwrap_or(usize::MAX)).map(|(line, read)| {
             let wrong = |what: String| EvalError::Query { line, what };
@@ -153,23 +155,24 @@ impl Sequence {
         self.prompt
     }
 
-    /// Positions whose prediction is scored: ascending, each at least the [`prompt`](Self::prompt)'s last and with a
-    /// token after.
+    /// Positions whose prediction is scored, ascending. Each is at least the [`prompt`](Self::prompt)'s last
+    /// position, and a token follows it.
     pub fn scored(&self) -> &[usize] {
         &self.scored
     }
 
-    /// Passes through the model: one over the prompt and one for each token up to the last scored one.
+    /// Number of passes through the model: one over the prompt, and one for each token up to the last scored
+    /// position.
     pub fn passes(&self) -> usize {
         self.scored.last().map_or(0, |last| last + 2 - self.prompt)
     }
 
-    /// Ranges of the [`scored`](Self::scored) positions that are one answer each; none in a text.
+    /// Ranges of the [`scored`](Self::scored) positions, each of which is one answer; none for a plain text.
     pub fn answers(&self) -> impl Iterator<Item = Range<usize>> {
         self.answers.iter().cloned()
     }
 
-    /// The answer that shall be generated, if there is one.
+    /// The answer to generate, if there is one.
     pub fn wanted(&self) -> Option<&Wanted> {
         self.wanted.as_ref()
     }
@@ -179,7 +182,7 @@ impl Sequence {
         &self.tags
     }
 
-    /// The tokens that stand after the scored positions.
+    /// The token after each scored position.
     pub(super) fn targets(&self) -> impl Iterator<Item = u32> {
         self.scored.iter().map(|position| self.ids[position + 1])
     }

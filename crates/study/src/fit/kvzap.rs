@@ -1,18 +1,20 @@
-//! The columns of `kvzap`: a linear function of the hidden state for what a token will receive.
+//! The columns of `kvzap`: a linear function of the hidden state that predicts the attention that a token will
+//! receive.
 //!
-//! **Target.** The natural logarithm of the most attention that a key receives from later queries of the same text,
-//! the maximum over these queries and over the query heads of its key/value head, at least [`FLOOR`]. KVzip, whose
-//! score KVzap learns, has the model repeat its context and takes the maximum over the repetition; KVzap's own target
-//! also weighs by the norms of values. A text read once is simpler, works for models that follow no instruction, and
-//! shows what a text like it looks back at. Queries count from a distance on, as a policy keeps the latest tokens
-//! anyway. Tokens of the last quarter of a sequence, which few queries follow, are left out.
+//! **Target.** The natural logarithm of the largest attention that a key receives from later queries of the same
+//! text, at least [`FLOOR`]. The maximum is over these queries and over the query heads of the key's key/value head.
+//! KVzip, whose score KVzap learns, lets the model repeat its context and takes the maximum over the repetition.
+//! KVzap's own target also weighs by the norms of values. Reading a text once is simpler, works for models that
+//! follow no instruction, and shows the tokens to which such texts attend. Only queries from a certain distance on
+//! count, as a policy keeps the latest tokens anyway. Tokens of the last quarter of a sequence are left out, as few
+//! queries follow them.
 //!
-//! **Fit.** Ridge regression for each layer and head, from the hidden state as its norm returns it. One of five
-//! sequences is held out, and the correlation of the columns with the target is measured there.
+//! **Fit.** Ridge regression for each layer and head, from the output of the norm before attention. One in five
+//! sequences is held out, and the correlation of the columns with the target is measured on these.
 //!
-//! **Scale.** Scores are compared within a head, so the unit of a layer is free. It is chosen so that no hidden state
-//! has a score beyond half of the policy's range, and that no column has a larger entry than the matrix beside which
-//! it stands, which then keeps its fractional bits.
+//! **Scale.** Scores are compared only within a head, so each layer may have its own unit. It is chosen such that no
+//! hidden state has a score beyond half of the policy's range, and no column has a larger entry than the matrix to
+//! which it is appended. The matrix then keeps its fractional bits.
 
 use std::path::Path;
 
@@ -24,22 +26,22 @@ use waggle_mpcache::HEAD_MAGNITUDE;
 use super::ridge::Samples;
 use super::{FitError, Shown, show};
 
-/// The least attention that is told from less.
+/// The least attention that is distinguished from less.
 const FLOOR: f32 = 1e-6;
 
-/// One sequence in so many is held out.
+/// Of this many sequences, one is held out.
 const HELD_OUT: usize = 5;
 
-/// Columns that were fitted.
+/// Fitted columns.
 #[derive(Clone, Debug)]
 pub struct FittedColumns {
     /// A matrix (width, kv_heads) for each layer.
     columns: Vec<Array2<f32>>,
-    /// For each layer, the correlation with the target on sequences held out, the mean of the heads.
+    /// For each layer, the correlation with the target on held-out sequences, as the mean of the heads.
     pub correlations: Vec<f64>,
 }
 
-/// Correlations of one pair of quantities.
+/// Sums from which the correlation of two quantities follows.
 #[derive(Clone, Copy, Default)]
 struct Moments {
     count: f64,
@@ -61,7 +63,7 @@ impl Moments {
         self.xy += x * y;
     }
 
-    /// 0 for what does not vary.
+    /// The correlation; 0 if one of the quantities does not vary.
     fn correlation(self) -> f64 {
         let Moments { count, x, y, xx, yy, xy } = self;
         let spread = ((xx - x * x / count) * (yy - y * y / count)).sqrt();
@@ -69,12 +71,12 @@ impl Moments {
     }
 }
 
-/// Fits columns to `sequences` of equal length, for a `model` of [`Model::load_to_fit`]. Attention counts from
-/// queries `after` tokens or more behind a token. `tick` is called after each sequence.
+/// Fits columns to `sequences` of equal length, for a `model` of [`Model::load_to_fit`]. A token's attention counts
+/// from queries that are at least `after` tokens later. `tick` is called after each sequence.
 ///
 /// # Errors
 /// [`FitError::TooShort`] for fewer than five sequences, [`FitError::Nothing`] if `after` leaves no tokens,
-/// [`FitError::Singular`], [`Error::NotLearned`] for a model without a scoring head, and those of the model.
+/// [`FitError::Singular`], [`Error::NotLearned`] for a model without a scoring head, and errors of the model.
 pub fn fit_columns(
     model: &Model<FloatWeight>,
     checkpoint: &Checkpoint,
@@ -90,7 +92,7 @@ pub fn fit_columns(
     if sequences.len() < HELD_OUT {
         return Err(FitError::TooShort { needed: HELD_OUT, length, got: sequences.len() });
     }
-    // Tokens that are learned from have a quarter of a sequence's queries after them.
+    // Every token of the fit is followed by at least a quarter of a sequence's queries.
     let tokens = (length - length / 4).saturating_sub(after);
     if tokens == 0 {
         return Err(FitError::Nothing { length, after });
@@ -139,7 +141,7 @@ fn pairs(shown: &Shown, layer: usize, tokens: usize) -> (Array2<f32>, Array2<f32
     (states, received.reversed_axes().mapv(|p| p.max(FLOOR).ln()))
 }
 
-/// `columns` in the unit of a layer, beside a matrix with entries up to `largest`.
+/// `columns` in the layer's unit, for a matrix with entries up to `largest`.
 fn scaled(columns: Array2<f32>, largest: f32) -> Array2<f32> {
     let limit = f64::from(1u32 << HEAD_MAGNITUDE) / 2.0;
     let entry = f64::from(columns.iter().fold(0f32, |most, w| most.max(w.abs())));
@@ -147,9 +149,9 @@ fn scaled(columns: Array2<f32>, largest: f32) -> Array2<f32> {
     if factor.is_finite() { columns.mapv(|w| (f64::from(w) * factor) as f32) } else { columns }
 }
 
-/// For each layer, the largest magnitude in the matrix that gives query, key and value.
+/// For each layer, the largest magnitude in the matrix that makes queries, keys and values.
 fn largest_entries(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<Vec<f32>, Error> {
-    /// Looks at the matrices that are wider with a scoring head, whose columns are 0, than without.
+    /// A source of weights that finds the matrices to which a scoring head adds columns. These columns are 0.
     struct Looking {
         without: std::vec::IntoIter<WeightSpec>,
         largest: Vec<f32>,
@@ -170,7 +172,7 @@ fn largest_entries(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<Vec<f32>
 }
 
 impl FittedColumns {
-    /// Writes them for `checkpoint`, to which they were fitted, to the file `path`.
+    /// Writes the columns to the file `path`, for the `checkpoint` to which they were fitted.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -197,7 +199,7 @@ mod tests {
         let fitted = fit_columns(&model, &files.checkpoint, &sequences, 4, &mut || ()).unwrap();
         let mean = fitted.correlations.iter().sum::<f64>() / fitted.correlations.len() as f64;
         assert!(mean > 0.3, "{:?}", fitted.correlations);
-        // Scores within the range, beside entries that are no larger.
+        // Scores stay within the range, and entries are no larger than the matrix's.
         let beside = largest_entries(&files.spec, &files.checkpoint).unwrap();
         for (columns, beside) in fitted.columns.iter().zip(beside) {
             assert!(most(columns.view()) <= 128.01, "{}", most(columns.view()));

@@ -1,8 +1,8 @@
 //! Fits of cache policies to a text in the clear: the columns of `kvzap` and the layers of `squeeze`.
 //!
-//! Sequences of a text go through the model in f32, each at once. A fit looks at the hidden states, at the attention
-//! that tokens receive, or at both. Its text should be like those to come; what is fitted is the server's own, or
-//! public, and no client's text takes part.
+//! Sequences of a text go through the model in f32, each at once. A fit uses the hidden states, the attention that
+//! tokens receive, or both. Its text should be like later prompts. It is the server's own or public; no client's text
+//! is used.
 
 mod kvzap;
 mod ridge;
@@ -20,11 +20,11 @@ pub use squeeze::{LayerChange, fit_layers};
 
 use waggle_model::{Error, Input, Model, Rows};
 
-/// Why nothing is fitted.
+/// An error that ends a fit.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FitError {
-    /// The model, a file or an engine.
+    /// The model, a file or an engine failed.
     #[error(transparent)]
     Model(#[from] Error),
     /// Too little text.
@@ -34,7 +34,7 @@ pub enum FitError {
         needed: usize,
         /// Tokens of a sequence.
         length: usize,
-        /// Sequences there are.
+        /// Sequences of the text.
         got: usize,
     },
     /// An option that leaves no token to learn from.
@@ -45,7 +45,7 @@ pub enum FitError {
         /// The distance asked for.
         after: usize,
     },
-    /// A layer of which all hidden states are alike.
+    /// A layer whose hidden states are all alike.
     #[error("the hidden states of layer {layer} tell nothing")]
     Singular {
         /// The layer.
@@ -61,16 +61,18 @@ impl From<EngineError> for FitError {
 
 /// The observations on one sequence.
 struct Shown {
-    /// Outputs of the norms, (tokens, width): as many for each layer, of which the first is what a scoring head
-    /// reads, and the last one. Norms of single heads are left out.
+    /// Outputs of the norms, (tokens, width), in order. Each layer has the same number of norms, the first of which a
+    /// scoring head reads. The final norm is the last. Norms of single heads are left out.
     norms: Vec<Array2<f32>>,
-    /// The residual stream: two states for each layer, before attention and after it, and the last one.
+    /// The residual stream: two states for each layer, before and after attention, then the final state.
     residual: Vec<Array2<f32>>,
-    /// For each layer (kv_heads, tokens): the most attention that a token received from a query far enough behind it.
+    /// For each layer, (kv_heads, tokens): the most attention that a token received from queries that are late
+    /// enough.
     received: Vec<Array2<f32>>,
 }
 
-/// Puts `ids` through `model` and looks. Attention counts from queries `after` tokens or more behind a token.
+/// Runs `model` on `ids` and records the observations. A token's attention counts from queries that are at least
+/// `after` tokens later.
 fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, FitError> {
     let spec = model.spec();
     spec.check_shared("with fitted settings")?;
@@ -82,13 +84,13 @@ fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, 
     model.forward(&mut engine, input, &mut cache, Rows::All, &mut |_| ())?;
     let States { norms, mut residual } = engine.take_states();
     let norms = norms.into_iter().filter_map(|x| x.into_dimensionality::<Ix2>().ok()).collect();
-    // Before the layers stands the embedding, in two states where positions are added to it.
+    // The states before the layers are dropped: the embedding, in two states if positions are added to it.
     let residual = residual.split_off(residual.len() - (2 * spec.layers() + 1));
     let received = std::mem::take(&mut *received.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(Shown { norms, residual, received })
 }
 
-/// Attends to everything, and notes the most attention that each token received.
+/// A policy that attends to all tokens, and records the most attention that each token received.
 struct Watching {
     after: usize,
     /// A matrix (kv_heads, tokens) for each layer.
@@ -114,8 +116,8 @@ impl Policy<Float> for Watching {
     }
 }
 
-/// The most that each token receives of the probabilities `p` (kv_heads, group * tokens, tokens) from a query `after`
-/// tokens or more behind it, (kv_heads, tokens); 0 without such a query.
+/// For each token, the largest of the probabilities `p` (kv_heads, group * tokens, tokens) from queries that are at
+/// least `after` tokens later; 0 without such a query. The result is (kv_heads, tokens).
 fn most_received(p: &ArrayD<f32>, after: usize, shape: HeadShape) -> Array2<f32> {
     let p = p.view().into_dimensionality::<Ix3>().expect("three axes");
     let (kv_heads, rows, tokens) = p.dim();
@@ -140,13 +142,13 @@ mod tests {
 
     #[test]
     fn the_most_attention_of_later_queries_and_of_a_group() {
-        // Two key/value heads of two query heads each, three tokens.
+        // Two key/value heads with two query heads each, and three tokens.
         let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 1 };
         let p = ArrayD::from_shape_fn(IxDyn(&[2, 6, 3]), |at| {
             let (kv, group, query, token) = (at[0], at[1] / 3, at[1] % 3, at[2]);
             if token > query { 0.0 } else { (1 + query + 10 * group + 100 * kv) as f32 * (token + 1) as f32 }
         });
-        // Queries 0 and more behind: the last of them in the second head of the group.
+        // With the distance 0 all queries count, here the last query in the second head of the group.
         let most = most_received(&p, 0, shape);
         assert_eq!(most.as_slice().unwrap(), [13.0, 26.0, 39.0, 113.0, 226.0, 339.0]);
         assert_eq!(most_received(&p, 2, shape).as_slice().unwrap(), [13.0, 0.0, 0.0, 113.0, 0.0, 0.0]);

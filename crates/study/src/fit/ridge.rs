@@ -2,17 +2,17 @@
 
 use ndarray::{Array1, Array2, ArrayView1, ArrayView2, Axis, s};
 
-/// The penalty, as a part of the mean variance of an input.
+/// The penalty, as a fraction of the mean variance of an input.
 const PENALTY: f64 = 1e-3;
 
-/// Sums over samples, from which the coefficients follow. Memory is that of a square matrix of the inputs.
+/// Sums over samples, from which the coefficients follow. They take the memory of an (inputs, inputs) matrix.
 pub(super) struct Samples {
     count: f64,
     sum_x: Array1<f64>,
     sum_y: Array1<f64>,
-    /// (inputs, inputs).
+    /// Sums of products of two inputs, (inputs, inputs).
     xx: Array2<f64>,
-    /// (inputs, outputs).
+    /// Sums of products of an input and an output, (inputs, outputs).
     xy: Array2<f64>,
 }
 
@@ -57,7 +57,7 @@ impl Samples {
     }
 }
 
-/// The lower triangle whose product with its transpose is the positive definite `a`; `None` if that is not.
+/// The lower triangular matrix whose product with its transpose is `a`; `None` if `a` is not positive definite.
 fn cholesky(mut a: Array2<f64>) -> Option<Array2<f64>> {
     let n = a.nrows();
     for j in 0..n {
@@ -76,7 +76,7 @@ fn cholesky(mut a: Array2<f64>) -> Option<Array2<f64>> {
     Some(a)
 }
 
-/// x for L L^T x = b.
+/// Solves L L^T x = b for x, where L is `lower`.
 fn substitute(lower: &Array2<f64>, b: ArrayView1<f64>) -> Array1<f64> {
     let n = b.len();
     let mut x = b.to_owned();

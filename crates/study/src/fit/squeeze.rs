@@ -1,8 +1,9 @@
-//! The layers of `squeeze`: those whose attention changes the hidden state least.
+//! The layers of `squeeze`, whose attention changes the hidden state least.
 //!
-//! SqueezeAttention measures, for each layer, the cosine similarity of a token's hidden state before attention and
-//! after it, and divides the layers into three groups by it. The group of the largest similarity gets less. Here the
-//! similarity is the mean over a text, and not over each prompt: what it is for a prompt would tell about the prompt.
+//! SqueezeAttention measures, for each layer, the cosine similarity of a token's hidden state before and after
+//! attention. It divides the layers into three groups by their similarity. The group with the largest similarity gets
+//! a smaller budget. Here the similarity is the mean over a text, and not over each prompt, as a prompt's similarity
+//! would tell about the prompt.
 
 use ndarray::{Array2, Zip};
 use waggle_engine::FloatWeight;
@@ -11,22 +12,23 @@ use waggle_mpcache::LayerSet;
 
 use super::{FitError, show};
 
-/// The number of groups that the layers form, if there are as many layers.
+/// Number of groups of layers, if there are at least as many layers.
 const GROUPS: usize = 3;
 
-/// The change by attention on each layer.
+/// The change that attention makes on each layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerChange {
-    /// For each layer, the cosine similarity of hidden states before and after attention, the mean of all tokens.
+    /// For each layer, the mean over all tokens of the cosine similarity of the hidden state before and after
+    /// attention.
     pub similarity: Vec<f64>,
     /// The layers of the group with the largest similarity; `None` for a model with a single layer.
     pub light: Option<LayerSet>,
 }
 
-/// Looks at `sequences`. `tick` is called after each.
+/// Measures the layers of `model` on `sequences`. `tick` is called after each sequence.
 ///
 /// # Errors
-/// [`FitError::TooShort`] without sequences, and those of the model.
+/// [`FitError::TooShort`] without sequences, and errors of the model.
 pub fn fit_layers(
     model: &Model<FloatWeight>,
     sequences: &[&[u32]],
@@ -61,8 +63,9 @@ fn cosines(a: &Array2<f32>, b: &Array2<f32>) -> f64 {
     sum
 }
 
-/// The layers of the group of the largest similarities, of three or as many as there are layers: the groups with the
-/// smallest sum of squared distances from their means. On a line groups are ranges, so all of them can be tried.
+/// The layers of the group with the largest similarities. There are three groups, or as many as layers if these are
+/// fewer. The groups minimise the sum of squared distances from their means. Optimal groups of numbers are ranges, so
+/// all divisions into ranges are tried.
 fn most_alike(similarity: &[f64]) -> Vec<usize> {
     let n = similarity.len();
     let mut order: Vec<usize> = (0..n).collect();

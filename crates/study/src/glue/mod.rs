@@ -1,4 +1,5 @@
-//! Encoders on tasks in the form of GLUE (Wang et al., ICLR 2019): right classes or scores, on any engine.
+//! Studies of encoders on tasks in the form of GLUE (Wang et al., ICLR 2019), on any engine: how many classes or
+//! scores are right.
 //!
 //! | metric | of | definition |
 //! |---|---|---|
@@ -27,31 +28,31 @@ use waggle_tokenizer::Tokenizer;
 use crate::eval::{EvalError, Interval, Runner, config_of};
 pub use read::{Example, read};
 
-/// Version of the record's schema; raised when a field changes its meaning or goes.
+/// Version of the record's schema. It is raised when a field changes its meaning or is removed.
 pub const GLUE_VERSION: u32 = 1;
 
-/// The name of the task, and of its results.
+/// Name of the task and of its results.
 pub const TASK: &str = "glue";
 
-/// The question that it asks, for help texts.
+/// The question that the task asks, for help texts.
 pub const ABOUT: &str = "classes or scores of an encoder, on a file in the form of GLUE's tasks";
 
 /// A study of an encoder that cannot be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GlueError {
-    /// A line of the file.
+    /// A line of the file that cannot be used.
     #[error("line {line}: {what}")]
     Line {
-        /// Its number, from one.
+        /// Number of the line or the example, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// A file without examples.
     #[error("no line of the file has an example")]
     Empty,
-    /// A model that gives no class and no score.
+    /// A model that gives neither a class nor a score.
     #[error("the task glue is for encoders with a classifier, and {0} is none")]
     NoEncoder(String),
     /// A model that finds each class by itself.
@@ -63,14 +64,14 @@ pub enum GlueError {
     /// An example that the model does not read.
     #[error("example {example}: {source}")]
     Example {
-        /// Its number, from one.
+        /// Number of the line or the example, from 1.
         example: usize,
-        /// Why not.
+        /// The cause.
         source: EvalError,
     },
 }
 
-/// What a model says of one example.
+/// A model's answer for one example.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// The right class or score.
@@ -80,13 +81,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The class that the model finds, or its score.
+    /// The number of the class that the model finds, or its score.
     fn found(&self) -> f64 {
         class(&self.logits)
     }
 }
 
-/// The class of the largest of `logits`, the first of equal ones, or the score of a model with one output.
+/// The class with the largest logit, the first one of equal logits. For a model with one output, its score.
 fn class(logits: &[f32]) -> f64 {
     if let [score] = logits {
         return (*score).into();
@@ -100,7 +101,7 @@ fn class(logits: &[f32]) -> f64 {
 pub struct Scored {
     /// The metric over all examples.
     pub value: f64,
-    /// Its interval; none of a single example.
+    /// The metric's confidence interval; `None` for a single example.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
 }
@@ -117,22 +118,22 @@ pub struct GlueReport {
     pub model: ModelInfo,
     /// What was chosen for the study, by name.
     pub options: BTreeMap<String, Value>,
-    /// Names of the classes; one name of a score.
+    /// Names of the classes, or the one name of a score.
     pub labels: Vec<String>,
     /// The metrics by key.
     pub metrics: BTreeMap<String, Scored>,
-    /// Share of the examples of which f32 finds the same class.
+    /// Share of the examples for which f32 finds the same class.
     pub agreement: f64,
     /// Largest difference of a logit from f32.
     pub largest_error: f64,
-    /// What the model says of each example.
+    /// The model's answer for each example.
     pub answers: Vec<Answer>,
 }
 
-/// Asks `runner` for the class or the score of each of `examples`. `tick` is called after each.
+/// Asks `runner` for the class or the score of each of `examples`. `tick` is called after each example.
 ///
 /// # Errors
-/// [`GlueError::Example`] for the first that the model does not read, before any is asked for, and those of the runs.
+/// [`GlueError::Example`] for the first example that the model cannot read, before any run. Errors of the runs.
 pub fn answers(
     runner: &dyn Runner,
     tokenizer: &Tokenizer,
@@ -169,7 +170,7 @@ pub fn answers(
 }
 
 impl GlueReport {
-    /// The study of `answers`, beside those of f32 to the same examples.
+    /// The study of `answers`, compared with f32's answers to the same examples.
     pub fn new(
         model: ModelInfo,
         labels: Vec<String>,

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::GlueError;
 
-/// A line of a task.
+/// An example, which is a line of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
     /// The text, or the first of two.
@@ -15,7 +15,8 @@ pub struct Example {
     pub gold: f64,
 }
 
-/// Columns of texts in files of GLUE, where a column of the first kind beside its pair comes first.
+/// Names of the columns of texts in GLUE's files: a text's, and its second text's if it has one. The first match is
+/// taken.
 const TEXTS: [(&str, Option<&str>); 7] = [
     ("sentence1", Some("sentence2")),
     ("question1", Some("question2")),
@@ -32,10 +33,10 @@ const GOLD: [&str; 5] = ["gold_label", "label", "score", "quality", "is_duplicat
 /// The columns of CoLA, whose files have no head.
 const COLA: [&str; 4] = ["source", "label", "mark", "sentence"];
 
-/// The examples of `file` for a model with classes of these names, or with one output, which is a score.
+/// The examples of `file`. `labels` are the names of the model's classes, or the one name of a score.
 ///
-/// The file has tab-separated columns with a head, as GLUE's archives have (CoLA's have none), or a JSON object a
-/// line, as the library `datasets` writes. A class is a name of the model's or its number there.
+/// The file has tab-separated columns under a head, as in GLUE's archives (CoLA's files have no head), or a JSON
+/// object on each line, as the library `datasets` writes. A class is given by its name in `labels` or by its number.
 ///
 /// # Errors
 /// [`GlueError::Line`] for the first line that lacks something.
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(refused("sentence\tlabel\n\n"), "no line of the file has an example");
         assert_eq!(refused("words\nx\n"), "line 1: no head that names a label or a score");
         assert!(refused("{\"sentence\": 1\n").starts_with("line 1: "));
-        // In JSON only a string is a text, and one list of all lines is no line.
+        // In JSON only a string is a text, and a list of all lines is not a line.
         let good = "{\"sentence\": \"a\", \"label\": 1}\n";
         for (line, why) in [
             ("{\"sentence\": null, \"label\": 1}", "`sentence` is null, and no text"),

@@ -1,5 +1,5 @@
-//! The record of a sweep: planned cells, each with its choice of model, work, context, policy, link, phases and
-//! cores.
+//! The record of a sweep: planned costs, each for one choice of model, work, context, policy, link, phases and cores,
+//! which is called a cell.
 
 mod table;
 
@@ -11,29 +11,29 @@ use waggle_report::provenance::Provenance;
 
 use crate::cost::{OperationCost, Phases, Work, WorkCost};
 
-/// Version of the record's schema; raised when a field changes its meaning or goes.
+/// Version of the record's schema. It is raised when a field changes its meaning or is removed.
 pub const SWEEP_VERSION: u32 = 4;
 
-/// The subject of one cell.
+/// The choices of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// The model's name.
     pub model: String,
     /// Digest of the model's shape and of the scales of its weights.
     pub model_digest: String,
-    /// What is done.
+    /// The unit of work.
     pub work: Work,
     /// Tokens of the prompt, or of the pass.
     pub context: usize,
     /// The policy of the cache.
     pub policy: PolicySpec,
-    /// A name or numbers.
+    /// The link, by name or by numbers.
     pub link: String,
     /// When correlations are made.
     pub phases: Phases,
-    /// Cores of each party, or of client and server.
+    /// Cores of each party, or of the client and the server.
     pub cores: String,
-    /// Tokens of the mean; 1 is the first one after the prompt, alone, or a pass.
+    /// Tokens over which the mean is taken. 1 stands for the first token after the prompt alone, or for a pass.
     pub tokens: u16,
     /// Digest of the calibration that predicts seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The cell in words.
+    /// The cell's choices in words.
     pub fn name(&self) -> String {
         let Choice { model, work, context, policy, link, phases, cores, .. } = self;
         let place = match work {
@@ -52,7 +52,7 @@ impl Choice {
         format!("{model}, {work} {place} {context} tokens, {policy}, {link}, phases: {phases}, {cores} cores")
     }
 
-    /// Everything that its comparison shares, all but the policy.
+    /// All choices except the policy. Cells with the same setting are compared.
     pub fn setting(&self) -> (&str, Work, usize, &str, Phases, &str) {
         (&self.model, self.work, self.context, &self.link, self.phases, &self.cores)
     }
@@ -63,35 +63,35 @@ impl Choice {
     }
 }
 
-/// A cell: what the work costs there.
+/// A cell: its choices and the cost of the work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
-    /// What is planned.
+    /// The choices.
     #[serde(flatten)]
     pub choice: Choice,
     /// Whether bytes and flows are means of random traffic.
     pub random: bool,
-    /// What it costs.
+    /// The cost of the work.
     #[serde(flatten)]
     pub cost: WorkCost,
-    /// The operations that add up to the cost, where they were asked for.
+    /// The operations that add up to the cost, if they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<OperationCost>,
 }
 
-/// The document.
+/// The record of a sweep.
 #[derive(Serialize, Deserialize)]
 pub struct Sweep {
-    /// [`SWEEP_VERSION`] of its program.
+    /// [`SWEEP_VERSION`] of the program that wrote the record.
     pub version: u32,
-    /// Who made it.
+    /// The origin of the record.
     pub provenance: Option<Provenance>,
-    /// What was planned, with the policies of a comparison next to each other.
+    /// The cells. Cells that differ only in the policy are next to each other.
     pub cells: Vec<Planned>,
 }
 
 impl Sweep {
-    /// The kind of all its seconds.
+    /// The kind of all seconds in the record.
     pub fn seconds(&self) -> Seconds {
         let predicted = |cell: &Planned| cell.cost.online.predicted_seconds.is_some();
         if self.cells.iter().any(predicted) { Seconds::Predicted } else { Seconds::Network }

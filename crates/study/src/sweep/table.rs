@@ -9,7 +9,7 @@ use super::{Planned, Sweep};
 use crate::cost::{Cost, OperationCost, Work, WorkCost};
 
 impl Sweep {
-    /// The table, with what its numbers are.
+    /// The table, with a caption that defines its numbers.
     pub fn document(&self, price: &Price) -> Document {
         let mut document = Document::default();
         document.caption(self.caption());
@@ -17,7 +17,7 @@ impl Sweep {
         document
     }
 
-    /// What its numbers are.
+    /// A caption that defines the table's numbers.
     fn caption(&self) -> String {
         let any = |of: fn(&Planned) -> bool| self.cells.iter().any(of);
         let (tokens, passes) =
@@ -70,7 +70,7 @@ impl Sweep {
         let names = titles.iter().take_while(|(title, ..)| title != "work").count();
         let mut table = Table::new(names, titles.iter().map(|(title, unit, _)| (title.clone(), *unit)));
         rows.into_iter().for_each(|Row(row)| table.add(row.into_iter().map(|(_, _, cell)| cell)));
-        // Flows of the whole are told where nothing is prepared, and those online say less.
+        // Total flows are shown only if no cell prepares correlations. Otherwise readers see flows online.
         let some = self.cells.iter().any(|cell| cell.choice.phases.prepares());
         let table = table.showing(Shown::Asked, if some { &["total_flows"] } else { &[] });
         let asked: Vec<&str> = ASKED.split(' ').collect();
@@ -81,12 +81,12 @@ impl Sweep {
 const SETTINGS: [&str; 9] =
     ["model", "prompt_tokens", "policy", "link", "phases", "work", "mean_of_tokens", "cores", "random"];
 
-/// The caption says what a link is.
+/// Columns that readers must ask for. The caption has the link's numbers.
 const ASKED: &str = "rate_mbit_s round_trip_ms prepared_flows prepared_network_seconds prepared_predicted_seconds \
     prompt_online_bytes prompt_prepared_bytes prompt_total_flows prompt_total_network_seconds \
     prompt_total_predicted_seconds set_up_bytes";
 
-/// The first cell with the setting of `cell`, which it is compared with.
+/// The first cell with the setting of `cell`. Cells are compared with it.
 fn first<'a>(cells: &'a [Planned], cell: &'a Planned) -> &'a Planned {
     cells.iter().find(|other| other.choice.setting() == cell.choice.setting()).unwrap_or(cell)
 }
@@ -100,7 +100,7 @@ impl Row {
         self.0.push((title.into(), unit, cell));
     }
 
-    /// The first columns, which say what a row is of: its subject, and what is assumed.
+    /// The first columns of a row: its choices and assumptions.
     fn of(Planned { choice, random, .. }: &Planned, operation: Option<&str>) -> Self {
         let mut row = Row::default();
         row.add("model", "", Cell::text(choice.model.clone()));
@@ -121,7 +121,7 @@ impl Row {
         row
     }
 
-    /// Bytes, which may be a mean.
+    /// Adds bytes, which may be a mean.
     fn bytes(&mut self, title: &str, cost: Option<Cost>) {
         self.add(title, "bytes", Cell::maybe(cost, |cost| Cell::bytes(cost.bytes().round() as u64)));
     }
@@ -131,7 +131,7 @@ impl Row {
         self.add(format!("{title} flows"), "", Cell::maybe(cost, cell));
     }
 
-    /// Both kinds of seconds, with the unit by which tables know them.
+    /// Adds network and predicted seconds, under the title `title`.
     fn seconds(&mut self, title: &str, cost: Option<Cost>) {
         let network = Cell::maybe(cost, |cost| Cell::seconds(cost.network_seconds));
         self.add(format!("{title}, network"), "seconds", network);
@@ -139,7 +139,7 @@ impl Row {
         self.add(format!("{title}, predicted"), "seconds", predicted);
     }
 
-    /// A part of the work, in all its units.
+    /// Adds a part of the work: bytes, flows, seconds and price.
     fn part(&mut self, title: &str, cost: Option<Cost>, price: &Price) {
         self.bytes(title, cost);
         self.flows(title, cost);
@@ -150,7 +150,8 @@ impl Row {
         self.add(title, "joules", Cell::maybe(joules, Cell::joules));
     }
 
-    /// The work: its parts where something is prepared, since one phase makes on the spot what the other has ready.
+    /// Adds the work. Its parts are shown apart only in two phases, since in one phase correlations are made on the
+    /// spot.
     fn work(&mut self, cell: &Planned, cost: &WorkCost, price: &Price) {
         let split = |part| Some(part).filter(|_| cell.choice.phases.prepares());
         self.part("online", split(cost.online), price);
@@ -158,7 +159,7 @@ impl Row {
         self.part("total", Some(cost.total()), price);
     }
 
-    /// What the prompt of a token takes.
+    /// Adds the cost of the prompt before a token.
     fn prompt(&mut self, cell: &Planned, cost: &WorkCost) {
         let split = |part: Option<Cost>| part.filter(|_| cell.choice.phases.prepares());
         self.bytes("prompt, online", split(cost.prompt));
@@ -168,14 +169,15 @@ impl Row {
         self.seconds("prompt, total", cost.whole_prompt());
     }
 
-    /// Adds the factor from `mine` to `other`; a dash where one of them is nothing.
+    /// Adds the factor between the bytes of `mine` and `other`, or a dash if one of them is 0 or absent.
     fn fewer(&mut self, mine: Cost, other: Option<Cost>) {
         let times = other.map(|other| other.bytes() / mine.bytes()).filter(|times| *times > 0.0 && times.is_finite());
         self.add("fewer bytes", "", Cell::maybe(times, Cell::times));
     }
 }
 
-/// The operations of `cell`, each compared with the same of the first policy of its setting.
+/// The rows of the operations of `cell`. Each is compared with the same operation of the first policy with the same
+/// setting.
 fn operations(cells: &[Planned], cell: &Planned, price: &Price) -> Vec<Row> {
     let compared = &first(cells, cell).operations;
     let all = cell.cost.total().bytes();
@@ -192,11 +194,11 @@ fn operations(cells: &[Planned], cell: &Planned, price: &Price) -> Vec<Row> {
     cell.operations.iter().map(of).collect()
 }
 
-/// All of `cell`, compared with the first policy of its setting.
+/// The row of the whole `cell`, compared with the first policy with the same setting.
 fn whole(cells: &[Planned], cell: &Planned, price: &Price) -> Row {
     let clock = |cost: Cost| cost.predicted_seconds.unwrap_or(cost.network_seconds);
     let mine = cell.cost.total();
-    // A policy alone is compared with none.
+    // With a single policy there is nothing to compare.
     let several = cells.iter().any(|other| other.choice.policy != cell.choice.policy);
     let other = several.then(|| first(cells, cell).cost.total());
     let mut row = Row::of(cell, None);

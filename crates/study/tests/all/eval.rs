@@ -1,4 +1,4 @@
-//! Studies are what a naive recomputation finds, exact at full budget, and alike between two parties.
+//! Studies agree with a naive recomputation, are exact at full budget, and are alike between two parties.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -25,7 +25,7 @@ fn on_float(
     evaluate(&InClear { model, engine: Float::default }, sequences, candidates, &|| ()).map(metrics)
 }
 
-/// The metrics alone.
+/// The metrics of the full cache and of each policy.
 fn metrics((full, scores): (Scores, Vec<Scores>)) -> (Metrics, Vec<Metrics>) {
     (full.metrics, scores.into_iter().map(|scores| scores.metrics).collect())
 }
@@ -35,7 +35,7 @@ fn random_ids(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
     (0..count).map(|_| rng.random_range(0..vocabulary as u32)).collect()
 }
 
-/// A study of one sequence by loops over f64, with streaming's rule written out.
+/// A study of one sequence by plain loops over f64, with the rule of the policy `streaming` written out.
 #[derive(Default)]
 struct Naive {
     mass: Vec<f64>,
@@ -106,7 +106,7 @@ fn streaming_equals_a_naive_recomputation() {
     let (full, got) = on_float(&model, &sequences, &[candidate("streaming:sinks=2", budget)]).unwrap();
     let got = got[0];
 
-    // The prompt sees itself whole; later queries the first tokens and the latest, 40 % together.
+    // Queries of the prompt see all earlier tokens. Later queries see the first and the latest tokens, together 40 %.
     let visible = |p: usize, t: usize| {
         let keep = (budget * (p + 1) as f64).round() as usize;
         p < prompt || t < sinks || t > p - (keep - sinks)
@@ -144,7 +144,7 @@ fn streaming_equals_a_naive_recomputation() {
     close("recall", got.top_k_recall.unwrap(), mean(&naive.recall));
     close("attended", got.attended.unwrap(), mean(&naive.attended));
     assert_eq!(got.layer_overlap, Some(1.0), "the rule is the same on all layers");
-    // The numbers are not those of a policy that prunes nothing.
+    // The policy really prunes, so its numbers differ from the full cache's.
     assert!(got.kl > 0.01 && got.attention_mass.unwrap() < 0.9 && got.top_k_recall.unwrap() < 0.9, "{got:?}");
 }
 
@@ -179,7 +179,7 @@ fn the_oracle_finds_what_it_looks_for_and_more_budget_keeps_more() {
     let (_, metrics) = on_float(&model, &sequences, &candidates).unwrap();
     let mass: Vec<f64> = metrics.iter().map(|m| m.attention_mass.unwrap()).collect();
     assert!(mass[0] < mass[1] && mass[1] < mass[2] && mass[3] < mass[1], "{mass:?}");
-    // It always takes the newest token, which need not be among the best.
+    // The policy always takes the newest token, which need not be among the best.
     assert!(metrics[1].top_k_recall.unwrap() > 0.9 && metrics[3].top_k_recall.unwrap() < 0.6, "{metrics:?}");
     assert!((metrics[1].attended.unwrap() - 0.25).abs() < 0.02, "{metrics:?}");
 }

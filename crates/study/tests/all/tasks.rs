@@ -1,4 +1,5 @@
-//! Named tasks on models that exist: what they ask, who can answer, and that all engines see the same.
+//! Tests of named tasks on real models: their questions, the models that answer them, and equal sequences on all
+//! engines.
 
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ fn a_needle_of_words_lies_where_it_is_asked_to() {
         let fact_at = fact.find(&format!("{asked} {secret}.")).unwrap_or_else(|| panic!("no needle in `{text}`"));
         let at = fact_at as f64 / (fact.len() - asked.len() - secret.len() - 2) as f64;
         assert!((at - depth).abs() < 0.25, "{depth}: {text}");
-        // The haystack goes in at once, and the answer alone is scored: a space and the word, letter by letter.
+        // The haystack is the prompt, and only the answer is scored: a space and the word, letter by letter.
         assert_eq!(text_of(&files, &sequence.ids()[..sequence.prompt()]), fact);
         assert_eq!(sequence.scored().len(), secret.len() + 1);
         assert_eq!(sequence.scored()[0] + 1, sequence.ids().len() - secret.len() - 1);
@@ -121,7 +122,7 @@ fn who_keeps_the_pair_finds_it() {
         assert!(right(full) > 0.9, "{:?}", full.metrics);
         assert!(right(oracle) > 0.9, "{:?}", oracle.metrics);
         assert!(right(streaming) < 0.3, "{:?}", streaming.metrics);
-        // An answer is one token: both say the same.
+        // An answer is one token, so both metrics are equal.
         assert_eq!(full.metrics.exact_match, Some(full.metrics.accuracy));
         let interval = streaming.intervals["exact_match"];
         assert!(interval.low <= right(streaming) && right(streaming) <= interval.high);
@@ -156,7 +157,7 @@ fn answers_are_generated_and_scored_by_their_data_set() {
     assert_eq!((made[0].wanted().unwrap().tokens, made[1].wanted().unwrap().tokens), (32, 128));
     let answer = &scores[0].generated[0];
     assert!(!answer.is_empty() && scores[0].generated.len() == 2);
-    // Who is told the model's own answer scores it in full.
+    // If the reference is the model's own answer, the score is full.
     let (_, again) = run(&line("hotpotqa", &["no", answer]));
     assert_eq!(again[0].metrics.score, Some(1.0));
     assert_eq!(&again[0].generated[0], answer);

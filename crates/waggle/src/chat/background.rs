@@ -1,4 +1,4 @@
-//! A conversation in a thread of its own, which prepares the next turn while the program does other things.
+//! A conversation in a thread of its own. The thread prepares the next turn while the program does other things.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -11,23 +11,23 @@ use waggle_session::party::{Event, Flow};
 use super::{Chat, ChatReport, Readiness, Said, TurnReport};
 use crate::Error;
 
-/// A [`Chat`] that a thread keeps: in two phases it makes correlations for the next turn between turns. Dropping it
-/// ends the session.
+/// A [`Chat`] in a thread of its own. In two phases the thread makes correlations for the next turn between turns.
+/// Dropping this value ends the session.
 pub struct BackgroundChat {
     commands: Sender<Command>,
     state: Arc<Mutex<State>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The state that is known without asking the thread.
+/// State that the program reads without asking the thread.
 struct State {
     transcript: Vec<Said>,
     prepared: Readiness,
-    /// Why the session ended while nobody asked for anything.
+    /// The error that ended the session while no call waited for an answer.
     failed: Option<Error>,
 }
 
-/// An order to the thread, with the place of its answer.
+/// A command to the thread, with the sender of its answer.
 enum Command {
     Say {
         words: String,
@@ -40,12 +40,12 @@ enum Command {
     Close {
         answer: Sender<Result<ChatReport, Error>>,
     },
-    /// Nobody can ask any more.
+    /// The [`BackgroundChat`] is dropped: the thread ends.
     Leave,
 }
 
 impl Chat {
-    /// Lets a thread keep the conversation.
+    /// Moves the conversation into a thread of its own.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -63,11 +63,11 @@ impl Chat {
 }
 
 impl BackgroundChat {
-    /// Says `words` and waits for the answer, which `watch` hears as it comes, in another thread. What a watcher
-    /// panics with, this panics with, and the session is over.
+    /// Says `words` and waits for the answer. `watch` hears the answer as it comes, in the conversation's thread. If
+    /// `watch` panics, this call panics with the same payload, and the session is over.
     ///
     /// # Errors
-    /// A refused turn, after which the conversation goes on, and what ends the session.
+    /// If the turn is refused, after which the conversation goes on. If the session ends.
     pub fn say(&self, words: &str, watch: Box<dyn FnMut(Event<'_>) -> Flow + Send>) -> Result<TurnReport, Error> {
         self.ask(|answer| Command::Say { words: words.to_owned(), watch, answer }).unwrap_or_else(|| self.over())
     }
@@ -80,10 +80,10 @@ impl BackgroundChat {
         self.ask(|answer| Command::Reset { answer }).unwrap_or_else(|| self.over())
     }
 
-    /// Ends the session; its report, unless it was over before.
+    /// Ends the session and returns its report, or `None` if the session was over before.
     ///
     /// # Errors
-    /// The error that ended the session, if nobody was told.
+    /// The error that ended the session, if no call has returned it yet.
     pub fn close(&self) -> Result<Option<ChatReport>, Error> {
         match self.ask(|answer| Command::Close { answer }) {
             Some(report) => report.map(Some),
@@ -91,12 +91,12 @@ impl BackgroundChat {
         }
     }
 
-    /// For how many tokens of the next turn correlations are there.
+    /// Number of tokens of the next turn for which correlations are ready.
     pub fn prepared(&self) -> Readiness {
         lock(&self.state).prepared
     }
 
-    /// The conversation up to its last turn. It stays when the session is over.
+    /// The conversation up to its last turn. It can be read after the session too.
     pub fn transcript(&self) -> Vec<Said> {
         lock(&self.state).transcript.clone()
     }
@@ -104,12 +104,12 @@ impl BackgroundChat {
     /// The answer of the thread; `None` if it has ended.
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Option<T> {
         let (answer, answered) = channel();
-        // A command that cannot be sent is dropped with the sender in it.
+        // If the command cannot be sent, it is dropped with the sender in it, so `recv` fails.
         let _ = self.commands.send(command(answer));
         answered.recv().ok()
     }
 
-    /// Why the thread has ended, if nobody was told.
+    /// The error that ended the thread, if no call has returned it yet.
     fn failure(&self) -> Option<Error> {
         let thread = lock(&self.thread).take();
         if let Some(Err(panic)) = thread.map(JoinHandle::join) {
@@ -125,7 +125,7 @@ impl BackgroundChat {
 
 impl Drop for BackgroundChat {
     fn drop(&mut self) {
-        // Both fail if the thread has ended, and nobody is left to tell.
+        // Both calls fail if the thread has ended. There is nobody left to tell.
         let _ = self.commands.send(Command::Leave);
         let _ = lock(&self.thread).take().map(JoinHandle::join);
     }
@@ -135,7 +135,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The command that comes within `limit`, if one does.
+/// The next command, if one comes within `limit`.
 fn received(commands: &Receiver<Command>, limit: Duration) -> Option<Command> {
     match commands.recv_timeout(limit) {
         Ok(command) => Some(command),
@@ -144,7 +144,7 @@ fn received(commands: &Receiver<Command>, limit: Duration) -> Option<Command> {
     }
 }
 
-/// Does what `commands` say until the session ends. An answer that nobody waits for any more is dropped.
+/// Carries out `commands` until the session ends. An answer that nobody waits for any more is dropped.
 fn host(mut talk: Chat, commands: &Receiver<Command>, state: &Mutex<State>) {
     loop {
         let command = match next(&mut talk, commands, state) {
@@ -161,7 +161,8 @@ fn host(mut talk: Chat, commands: &Receiver<Command>, state: &Mutex<State>) {
                     continue;
                 }
                 let said = catch_unwind(AssertUnwindSafe(|| talk.turn_with(&words, &mut *watch)));
-                // The watcher lets go of what it holds before anybody hears of the end.
+                // The watcher is dropped first: when the caller gets the answer, nothing that the watcher holds is in
+                // use.
                 drop(watch);
                 publish(&talk, state);
                 let said = said.unwrap_or_else(|panic| resume_unwind(panic));
@@ -192,7 +193,7 @@ fn host(mut talk: Chat, commands: &Receiver<Command>, state: &Mutex<State>) {
     }
 }
 
-/// The next command. Until it comes, correlations are made.
+/// Waits for the next command, and makes correlations until it comes.
 fn next(talk: &mut Chat, commands: &Receiver<Command>, state: &Mutex<State>) -> Result<Command, Error> {
     match talk.prepare_until(|| received(commands, Duration::ZERO), |prepared| lock(state).prepared = prepared)? {
         Some(command) => Ok(command),

@@ -18,8 +18,8 @@ pub(crate) struct Clear {
 }
 
 impl Clear {
-    /// The model `name`, which must have the shape `spec`. With `pad_answer` it goes on behind the end of an answer,
-    /// as the parties do, and later turns do not attend to that either.
+    /// Opens the model `name`, which must have the shape `spec`. With `pad_answer` it generates on after the end of
+    /// an answer, as the parties do, and later turns do not attend to those tokens either.
     pub(crate) fn open(name: &str, spec: &ModelSpec, terms: &Terms, pad_answer: bool) -> Result<Self, Error> {
         let files = open_model(name)?;
         if files.spec != *spec {
@@ -40,7 +40,7 @@ impl Clear {
         self.cache = self.model.float_cache(&self.options.policy);
     }
 
-    /// Compares a turn in which `ids` were read and `generation` came out.
+    /// Compares a turn: the parties read `ids` and generated `generation`.
     pub(crate) fn turn(&mut self, ids: &[u32], generation: &Generation) -> Result<Check, Error> {
         let Clear { model, cache, options, .. } = self;
         let options = GenerateOptions { tokens: generation.count, ..options.clone() };
@@ -52,7 +52,7 @@ impl Clear {
         Ok(check)
     }
 
-    /// All turns together.
+    /// The comparison of all turns together.
     pub(crate) fn all(&self) -> Option<Check> {
         let tokens: usize = self.checks.iter().map(|(tokens, _)| tokens).sum();
         let agreed: f64 = self.checks.iter().map(|(tokens, check)| *tokens as f64 * check.token_agreement).sum();

@@ -11,16 +11,16 @@ use super::clear::Clear;
 use crate::Error;
 use crate::summary::{Chosen, report};
 
-/// A turn in a report.
+/// A turn of a conversation and its costs, in a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct TurnReport {
-    /// Which conversation of the session it belongs to, from 0.
+    /// Number of its conversation in the session, from 0.
     pub conversation: usize,
-    /// Tokens that were read: the new ones, and the last one of the answer before.
+    /// Tokens that the model read: the new ones, and the last token of the previous answer.
     pub prompt_tokens: usize,
-    /// Generated ids.
+    /// Ids of the generated tokens.
     pub tokens: Vec<u32>,
-    /// Their text.
+    /// The text of the answer.
     pub text: String,
     /// The cost of the turn.
     #[serde(flatten)]
@@ -33,7 +33,7 @@ pub struct TurnReport {
 /// The report of a session, and its turns.
 #[derive(Debug, Serialize)]
 pub struct ChatReport {
-    /// All of the session.
+    /// The report of the whole session.
     #[serde(flatten)]
     pub report: Report,
     /// The turns of all its conversations.
@@ -56,7 +56,7 @@ impl Costs {
         self.conversation += 1;
     }
 
-    /// A turn with the answer `text` is over.
+    /// Books a finished turn with the answer `text`.
     pub(crate) fn turn(&mut self, turn: Turn, text: String, check: Option<Check>) -> TurnReport {
         let Turn { prompt_tokens, generation, cost } = turn;
         let conversation = self.conversation;
@@ -65,7 +65,7 @@ impl Costs {
         turn
     }
 
-    /// The report of the session that `outcome` is of.
+    /// The report of the session with this `outcome`.
     pub(crate) fn report(
         self,
         model: &PublicModel,

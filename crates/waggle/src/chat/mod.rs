@@ -40,20 +40,21 @@ use crate::reader::{harmless, log_unread};
 use crate::request::Sampling;
 use crate::{Client, Error, worker};
 
-/// The time that a client may say nothing to a server that gives up after `silence`: a third of that, within bounds.
+/// Longest time for which a client sends nothing to a server that gives up after `silence`: a third of `silence`,
+/// within bounds.
 fn rest(silence: Duration) -> Duration {
     (silence / 3).clamp(Duration::from_millis(10), Duration::from_secs(10))
 }
 
-/// Who writes a conversation as a model wants it.
+/// The source of the chat template that writes a conversation in the model's form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Template {
     /// The chat template of the server.
     #[default]
     Server,
-    /// Nobody: words go to the model as they are, with the end of their line.
+    /// No template: words go to the model as they are, each message on a line of its own.
     Raw,
-    /// The chat template of this directory of a model, or in this file.
+    /// The chat template in this directory of a model, or in this file.
     File(PathBuf),
 }
 
@@ -63,21 +64,22 @@ options! {
         /// Most tokens of an answer.
         tokens: usize = 64,
         /// Most tokens that a turn adds to the conversation before its answer, the marks of the chat template
-        /// included. In two phases so much is prepared between turns.
+        /// included. In two phases, correlations for this number of tokens are prepared between turns.
         turn_tokens: usize = 64,
         /// A message that stands before the first turn.
         system: Option<String> as impl Into<Option<String>> = None,
-        /// Who writes the conversation.
+        /// The chat template that writes the conversation.
         template: Template = Template::Server,
-        /// Whether an answer ends where the model ends it. Otherwise its length tells the server nothing.
+        /// Whether an answer ends where the model ends it. Otherwise every answer has its full length, which tells
+        /// the server nothing.
         stop_at_eos: bool = true,
-        /// Whether an answer that the model ends goes on, unseen, to the next power of two of tokens from 16 on. It
-        /// does under the policy `full` unless told otherwise.
+        /// Whether an answer that the model ends goes on, unseen, until its number of tokens is a power of two, at
+        /// least 16. By default it does so under the policy `full`.
         pad_answer: Option<bool> as impl Into<Option<bool>> = None,
-        /// Keep the conversation in this file, from the first turn on: one JSON object with `role` and `text` on a
-        /// line.
+        /// Keep the conversation in this file, from the first turn on. Each line is a JSON object with `role` and
+        /// `text`.
         transcript: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Compare every answer with that of this model in the clear, a directory or a bundled name.
+        /// Compare every answer with the answer of this model in the clear, a directory or a bundled name.
         check: Option<String> as impl Into<Option<String>> = None,
         /// Use the tokenizer of this directory, or this `tokenizer.json`, instead of the server's.
         tokenizer: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
@@ -86,7 +88,7 @@ options! {
     }
 }
 
-/// A conversation, in a session of its own.
+/// A conversation with a server's model, in a session of its own.
 pub struct Chat {
     options: ChatOptions,
     network: String,
@@ -100,18 +102,18 @@ pub struct Chat {
     transcript: Transcript,
     costs: Costs,
     clear: Option<Clear>,
-    /// Those of the next turn.
+    /// The slices in which the correlations of the next turn are made.
     slices: Slices,
-    /// When the server last heard from this client.
+    /// Time at which the server last heard from this client.
     heard: Instant,
 }
 
-/// For how many tokens of the next turn correlations are there.
+/// Tokens of the next turn for which correlations are ready, and for which they will be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// For so many.
+    /// Tokens for which correlations are ready.
     pub tokens: usize,
-    /// And for so many there will be; none in a session of one phase.
+    /// Tokens for which correlations will be made; 0 in a session of one phase.
     pub of: usize,
 }
 
@@ -139,7 +141,8 @@ impl Chat {
         }
         let template = own_template.map_or_else(|| model.chat_template(), |own| Ok(Some(own)))?;
         let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(ChatError::NoTokenizer)?;
-        // The template may be the server's, so it runs where a foreign tokenizer does.
+        // The template may be the server's, so it runs in the process of a foreign tokenizer, even if the tokenizer
+        // is the client's own.
         let tokenizer = worker::foreign(&bytes)?;
         if let Some(why) = tokenizer.no_sandbox() {
             watch(Event::NoSandbox(why));
@@ -182,7 +185,7 @@ impl Chat {
         &self.transcript
     }
 
-    /// What is public about the model.
+    /// The public part of the model.
     pub fn model(&self) -> &PublicModel {
         &self.model
     }
@@ -202,7 +205,7 @@ impl Chat {
         &self.costs.turns
     }
 
-    /// For how many tokens of the next turn correlations are there.
+    /// Tokens of the next turn for which correlations are ready, and for which they will be made.
     pub fn prepared(&self) -> Readiness {
         let of = self.longest.prompt + self.longest.tokens;
         match self.slices {
@@ -211,8 +214,8 @@ impl Chat {
         }
     }
 
-    /// Makes correlations for the next turn, slice by slice, until `look` finds something (`None`: until all are
-    /// there). `shown` is called after each slice with [`Chat::prepared`].
+    /// Makes correlations for the next turn, slice by slice, until `look` finds something. Returns `None` when all
+    /// correlations are made. `shown` is called after each slice with [`Chat::prepared`].
     ///
     /// # Errors
     /// The error that ends the session.
@@ -221,7 +224,7 @@ impl Chat {
         look: impl Fn() -> Option<T>,
         mut shown: impl FnMut(Readiness),
     ) -> Result<Option<T>, Error> {
-        // A long run of refused turns says nothing to the server.
+        // Refused turns send nothing, so after many of them the server may not have heard from this client for long.
         if self.heard.elapsed() > rest(self.session.silence()) {
             self.stay()?;
         }
@@ -239,7 +242,7 @@ impl Chat {
         }
     }
 
-    /// Keeps the session until something comes: `wait` waits for it, no longer than the time that it is given.
+    /// Keeps the session alive until `wait` returns something. `wait` must return within the time that it is given.
     ///
     /// # Errors
     /// The error that ends the session.
@@ -252,7 +255,7 @@ impl Chat {
         }
     }
 
-    /// Shows the server that this client is there.
+    /// Sends a sign of life to the server.
     fn stay(&mut self) -> Result<(), Error> {
         self.session.stay()?;
         self.heard = Instant::now();
@@ -275,7 +278,7 @@ impl Chat {
         if self.session.positions().used > 0 { self.reset() } else { Ok(()) }
     }
 
-    /// Goes on after the prompt `ids` with up to `tokens` tokens, in a conversation of its own that ends with them.
+    /// Generates up to `tokens` tokens after the prompt `ids`, in a conversation that ends with these tokens.
     pub fn complete(
         &mut self,
         ids: &[u32],
@@ -289,12 +292,12 @@ impl Chat {
         Ok(turn)
     }
 
-    /// Whether the session goes on.
+    /// Whether the session is still open.
     pub fn is_open(&self) -> bool {
         self.session.is_open()
     }
 
-    /// The parties drop their caches.
+    /// Lets both parties drop their caches.
     fn reread(&mut self) -> Result<(), Error> {
         self.session.reset()?;
         self.slices.ready = 0;
@@ -302,10 +305,10 @@ impl Chat {
         Ok(())
     }
 
-    /// A turn of the user.
+    /// Says `words` in a turn of the user, and returns the answer.
     ///
     /// # Errors
-    /// [`ChatError::Refused`] for a turn that did not begin; after every other error the session is over.
+    /// [`ChatError::Refused`] for a turn that did not begin. After every other error the session is over.
     pub fn turn(&mut self, words: &str) -> Result<TurnReport, Error> {
         self.turn_with(words, &mut nobody)
     }
@@ -322,7 +325,7 @@ impl Chat {
         turn
     }
 
-    /// A turn in which the messages `new` are said, with an answer of up to `tokens` tokens, which `sampler` picks.
+    /// A turn with the new messages `new`, and an answer of up to `tokens` tokens, which `sampler` picks.
     pub fn turn_of(
         &mut self,
         new: &[Words],
@@ -334,7 +337,7 @@ impl Chat {
             return Err(refused(Refusal::Other(PromptError::Empty.into())));
         }
         let step = self.script.next(&self.tokenizer, new).map_err(|error| refused(Refusal::Other(error)))?;
-        // The number of tokens read again would tell how long the answers were.
+        // The number of tokens that are read again would tell how long the answers were.
         if step.rewrites && self.pads {
             return Err(refused(Refusal::Rereads));
         }
@@ -372,12 +375,13 @@ impl Chat {
         Ok(self.costs.turn(turn, text, check))
     }
 
-    /// The ids of a step behind the token `last`, which the model has not read.
+    /// The ids of `step`, after the last token `last` of the previous answer, which the model has not read yet.
     fn ids(&self, step: &Step, last: Option<u32>) -> Result<Vec<u32>, Error> {
         let mut ids =
             if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };
         log_unread(&self.tokenizer, &step.text)?;
-        // A mark that ended the answer is read as the first token of the turn; the template writes it again.
+        // The model reads the token that ended the answer as the turn's first token. The template writes it once
+        // more, so one of the two goes.
         let ended = last.filter(|last| self.session.model().spec.eos().contains(last));
         if step.marked && ended.is_some() && ended == ids.first().copied() {
             ids.remove(0);
@@ -399,7 +403,7 @@ impl Chat {
     /// Ends the session, and reports on it.
     ///
     /// # Errors
-    /// If the parties do not agree on what was said.
+    /// If the parties do not agree at the end of the session.
     pub fn finish(self) -> Result<ChatReport, Error> {
         let Chat { options, network, pads, session, model, tokenizer, script, costs, clear, .. } = self;
         let outcome = session.finish()?;
@@ -420,17 +424,17 @@ fn refused(refusal: Refusal) -> Error {
     ChatError::Refused(Box::new(refusal)).into()
 }
 
-/// What a user should know of a chat template that looks into words.
+/// The note to a user whose chat template looks into words.
 pub const LOOKS: &str = "the chat template looks into words, to leave out the thoughts of earlier answers perhaps; it \
                          sees placeholders here, so all words stay as they are";
 
-/// Most characters of a template, and of a named token, that are shown, and most of these.
+/// Most characters of a template that are shown, most characters of a named token, and most named tokens.
 const SHOWN_TEMPLATE: usize = 8192;
 const SHOWN_TOKEN: usize = 80;
 const SHOWN_TOKENS: usize = 16;
 
-/// What a user should know of the chat template of the server at `address`: bounded, and without control characters
-/// but line ends and tabs.
+/// The note to a user on the chat template of the server at `address`. Its length is bounded, and line ends and tabs
+/// are its only control characters.
 pub fn template_note(address: &str, template: &ChatTemplate) -> String {
     let ChatTemplate { template, tokens } = template;
     let cut = |text: &str, most: usize| match text.chars().count().checked_sub(most) {

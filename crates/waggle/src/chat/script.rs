@@ -1,19 +1,19 @@
 //! The text of each turn.
 //!
-//! A chat template writes a whole conversation. The model has read most of it, so only the end by which the text grew
-//! goes through it. Templates that change what stood before (some leave out older thoughts) are noticed, and the
-//! model then reads the whole text again.
+//! A chat template writes a whole conversation. The model has read most of the text, so it reads only the end by
+//! which the text grew. If a template changes earlier text (some leave out older thoughts), the model reads the whole
+//! text again.
 //!
 //! **A template never sees the words.** It comes from the server, and the number of tokens of a turn is public: a
-//! hostile template could write more or fewer of them, depending on what was said. So each message is given to it as
-//! a placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
-//! out before, as most templates would, but for those of an answer, which the model has written and read. A template
-//! that drops the last message, doubles one or looks into it is refused. Which messages may follow which is for the
-//! template to say. A template that would write some words otherwise than others (thoughts of earlier answers are
-//! often left out) leaves all as they are here, and [`Script::looks`] says so.
+//! hostile template could write more or fewer of them, depending on what was said. So the template gets a random
+//! placeholder for each message, and the words replace the placeholder afterwards. Spaces at the ends of a message
+//! are cut off first, as most templates would do. An answer keeps its spaces, as the model has written and read them.
+//! A template that drops the last message, doubles a message or looks into one is refused. The template decides which
+//! messages may follow which. Some templates write certain words differently, for example leave out the thoughts of
+//! earlier answers. Here they leave all words as they are, and [`Script::looks`] says so.
 //!
-//! **Time.** A template may ask for the date. It gets the one at which the conversation began, on this party's clock:
-//! public, because the length of the text may depend on it.
+//! **Time.** A template may ask for the date. It gets the time at which the conversation began, on this party's
+//! clock. That time is public, because the length of the text may depend on it.
 
 use waggle_tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
@@ -23,36 +23,37 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) text: String,
-    /// Whether the tokens that begin a text belong before it: raw text at its beginning. A template writes them.
+    /// Whether the tokenizer's tokens that begin a text belong before it. They do before the first raw text; a
+    /// template writes them itself.
     pub(crate) begins: bool,
-    /// Whether a template wrote it.
+    /// Whether a template wrote the text.
     pub(crate) marked: bool,
-    /// Whether it is all of the conversation, and takes the place of what the model has read.
+    /// Whether the text is the whole conversation and replaces what the model has read.
     pub(crate) rewrites: bool,
     new: Vec<Words>,
     rendered: String,
 }
 
-/// The role that says something, and what it says.
+/// A message: the role that says it, and its words.
 pub type Words = (&'static str, String);
 
 /// A conversation, written for a model.
 pub(crate) struct Script {
     template: Option<ChatTemplate>,
     system: Option<String>,
-    /// The messages so far, in their order.
+    /// The messages so far, in order.
     said: Vec<Words>,
-    /// The text that the model has read, by the template, with placeholders.
+    /// The text that the model has read, as the template wrote it, with placeholders.
     rendered: String,
-    /// Raw: whether something was read, and whether the text ends at the end of a line.
+    /// For raw text: whether the model has read something, and whether the text ends at the end of a line.
     begun: bool,
     ended: bool,
     mark: String,
-    /// When the conversation began.
+    /// Time at which the conversation began.
     now: String,
 }
 
-/// Words that templates look for, none of them anybody's.
+/// Words that templates look for. They come from no conversation.
 const PROBES: [&str; 4] =
     ["<think>\na\n</think>\n\nb", "/no_think", "<|channel|>final<|message|>a", "[TOOL_CALLS] a"];
 
@@ -65,8 +66,8 @@ impl Script {
         script
     }
 
-    /// Whether the template writes words by what they are, which it cannot do here. It is tried with words that are
-    /// nobody's, because how long it takes may depend on them.
+    /// Whether the template would write words differently depending on what they are, which it cannot do here. It is
+    /// tried with made-up words, because its running time may depend on them.
     pub(crate) fn looks(&self, tokenizer: &Tokenizer) -> bool {
         let Some(template) = &self.template else { return false };
         let looks = |probe: &str| {
@@ -92,12 +93,12 @@ impl Script {
         self.now = waggle_tokenizer::local_time();
     }
 
-    /// The system text, if it belongs to the turn that comes next.
+    /// The system text, if it belongs to the next turn.
     pub(crate) fn system(&self) -> Option<&str> {
         self.system.as_deref().filter(|_| !self.begun)
     }
 
-    /// The model's input when the messages `new` were said. Nothing is remembered before the answer.
+    /// The model's input after the new messages `new`. They are remembered only with the answer.
     pub(crate) fn next(&self, tokenizer: &Tokenizer, new: &[Words]) -> Result<Step, Error> {
         let Some(template) = &self.template else { return Ok(self.raw(new)) };
         let new: Vec<Words> = new.iter().map(|(role, text)| form(role, text)).collect();
@@ -106,17 +107,17 @@ impl Script {
         self.step(new, rendered)
     }
 
-    /// Messages with placeholders for words.
+    /// The messages with placeholders instead of words.
     fn hidden(&self, all: &[Words]) -> Vec<Message> {
         (0..).zip(all).map(|(i, (role, _))| Message::new(role, &self.placeholder(i))).collect()
     }
 
-    /// Whether `new` gives the model something to read, were it all.
+    /// Whether `new` alone gives the model something to read.
     pub(crate) fn reads(&self, new: &[Words]) -> bool {
         self.template.is_some() || new.iter().any(|(_, text)| !text.trim().is_empty())
     }
 
-    /// The answer to `step` was `text`.
+    /// Remembers `text` as the answer to `step`.
     pub(crate) fn answered(&mut self, step: Step, text: &str) {
         self.said.extend(step.new);
         self.said.push(("assistant", text.to_owned()));
@@ -125,11 +126,11 @@ impl Script {
         self.ended = text.ends_with('\n');
     }
 
-    /// Words as they are, on lines of their own.
+    /// A step of raw text: each message's words on a line of its own.
     fn raw(&self, new: &[Words]) -> Step {
         let before: &[_] = if self.begun { &[] } else { &self.said };
         let start = if self.ended { "" } else { "\n" };
-        // An answer may have ended its line.
+        // The previous answer may have ended its line already.
         let line = |(role, text): &Words| {
             let end = if *role == "assistant" && text.ends_with('\n') { "" } else { "\n" };
             format!("{text}{end}")
@@ -143,12 +144,12 @@ impl Script {
         format!("{}x{index}x", self.mark)
     }
 
-    /// The step by which the text grew to `rendered` when the messages `new` were said.
+    /// The step by which the new messages `new` let the text grow to `rendered`.
     fn step(&self, new: Vec<Words>, rendered: String) -> Result<Step, Error> {
         let last = (self.said.len() + new.len()).saturating_sub(1);
         for index in 0..=last {
             let times = rendered.matches(&self.placeholder(index)).count();
-            // Older messages may be left out.
+            // A template may leave out older messages, but not the last one.
             if times > 1 || (index == last && times == 0) {
                 let what = format!("message {index} stands {times} times in its text");
                 return Err(TokenizerError::Template { what }.into());
@@ -166,8 +167,8 @@ impl Script {
         Ok(Step { text, begins: false, marked: true, rewrites, new, rendered })
     }
 
-    /// The text with words in the place of placeholders, in one pass: words may look like placeholders. `None` if a
-    /// piece of a placeholder is there.
+    /// Replaces the placeholders in `text` by words. A single pass does so, as words may look like placeholders.
+    /// `None` if a piece of a placeholder is left.
     fn filled(&self, text: &str, all: &[Words]) -> Option<String> {
         let mut out = String::new();
         let mut rest = text;
@@ -185,7 +186,7 @@ impl Script {
     }
 }
 
-/// A message as it goes to the model by a template.
+/// A message in the form in which a template writes it.
 fn form(role: &'static str, text: &str) -> Words {
     (role, if role == "assistant" { text } else { text.trim() }.to_owned())
 }
@@ -223,7 +224,7 @@ mod tests {
         text
     }
 
-    /// The pieces and the answers are the whole text, whatever was said.
+    /// The steps and the answers, joined, are the whole text, whatever was said.
     #[test]
     fn only_what_is_new_is_read() {
         let mut script = script(CHATML, Some("be brief"));
@@ -243,8 +244,8 @@ mod tests {
         assert_eq!(text(&script, "so"), ("<system>be brief<end><user>so<end><assistant>".into(), false));
     }
 
-    /// Kept or read again, a conversation is the same text: messages of any order, with space at their ends, and
-    /// none.
+    /// A conversation is the same text whether it is continued or read again, for messages in any order, empty or
+    /// with spaces at their ends.
     #[test]
     fn a_conversation_has_one_text() {
         let turns: [(&[Words], &str); 3] = [
@@ -274,12 +275,12 @@ mod tests {
 
     #[test]
     fn a_template_that_rewrites_is_noticed() {
-        // The last message alone.
+        // A template that writes only the last message.
         let mut last = script("{{ messages[-1].content }}!", None);
         assert_eq!(text(&last, "a"), ("a!".into(), false));
         say(&mut last, "a", "b");
         assert_eq!(text(&last, "c"), ("c!".into(), true));
-        // Words that look like a placeholder stay words.
+        // Words that look like a placeholder are left as they are.
         let mut script = script(CHATML, None);
         let odd = script.placeholder(0);
         assert_eq!(text(&script, &odd).0, format!("<user>{odd}<end><assistant>").replace(&odd, &odd));
@@ -323,7 +324,7 @@ mod tests {
         }
     }
 
-    /// The time stands still within a conversation, so that its text grows at its end alone.
+    /// The time is fixed within a conversation, so that its text grows only at the end.
     #[test]
     fn a_template_gets_the_time_at_which_a_conversation_began() {
         let mut dated = script(&format!("{{{{ strftime_now('%Y-%m-%dT%H:%M:%S') }}}}{CHATML}"), None);

@@ -11,20 +11,20 @@ use crate::Error;
 use crate::error::{ChatError, describe};
 use crate::reader::harmless;
 
-/// Whose words they are.
+/// The speaker of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
 }
 
-/// Words of one side.
+/// A message of the user or the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Said {
-    /// Whose they are.
+    /// The speaker.
     pub role: Role,
     /// The words.
     pub text: String,
@@ -36,17 +36,17 @@ impl Said {
     }
 }
 
-/// The words of a conversation: they stay when the session is over, and other threads may look at them.
+/// The words of a conversation. They can be read after the session and from other threads.
 #[derive(Clone)]
 pub struct Transcript(Arc<Mutex<Inner>>);
 
 struct Inner {
     said: Vec<Said>,
-    /// A turn that is not over: the user's words, and what was heard of the answer.
+    /// The turn under way: the user's words, and the part of the answer heard so far.
     turn: Option<(String, String)>,
-    /// The words of conversations before this one, as lines.
+    /// The lines of earlier conversations.
     before: String,
-    /// All of it is kept there after every turn.
+    /// The file to which all lines are written after every turn.
     file: Option<PathBuf>,
 }
 
@@ -58,7 +58,7 @@ impl Transcript {
         Ok(Transcript(Arc::new(Mutex::new(inner))))
     }
 
-    /// For one thread at a time. One that panicked leaves it whole.
+    /// Locks the words. They are consistent even if a thread panicked while it held the lock.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,19 +67,19 @@ impl Transcript {
         self.inner().turn = Some((words.to_owned(), String::new()));
     }
 
-    /// The answer goes on with `text`.
+    /// Appends `text` to the answer.
     pub(crate) fn hear(&self, text: &str) {
         if let Some((_, answer)) = &mut self.inner().turn {
             answer.push_str(text);
         }
     }
 
-    /// The words were refused: nobody said them.
+    /// Removes the words of a refused turn.
     pub(crate) fn take_back(&self) {
         self.inner().turn = None;
     }
 
-    /// The answer is over; returns it.
+    /// Ends the answer and returns it.
     pub(crate) fn end(&self) -> Result<String, Error> {
         let mut inner = self.inner();
         let (words, answer) = inner.turn.take().unwrap_or_default();
@@ -88,7 +88,7 @@ impl Transcript {
         Ok(answer)
     }
 
-    /// The answer ends before its end.
+    /// Keeps an unfinished answer as it is, and ends the turn.
     pub(crate) fn break_off(&self) -> Result<(), Error> {
         let mut inner = self.inner();
         inner.said = inner.all();
@@ -96,7 +96,7 @@ impl Transcript {
         inner.keep()
     }
 
-    /// Another conversation begins, after an empty line.
+    /// Begins another conversation, after an empty line in the file.
     pub(crate) fn reset(&self) -> Result<(), Error> {
         let mut inner = self.inner();
         if !inner.said.is_empty() {
@@ -106,7 +106,7 @@ impl Transcript {
         inner.keep()
     }
 
-    /// All of this conversation, with what there is of a turn that is not over.
+    /// This conversation, with the words so far of a turn under way.
     pub fn said(&self) -> Vec<Said> {
         self.inner().all()
     }
@@ -115,7 +115,7 @@ impl Transcript {
     /// otherwise.
     ///
     /// # Errors
-    /// If the file is there, or cannot be written.
+    /// If the file exists already, or cannot be written.
     pub fn save(&self, file: &Path) -> Result<(), Error> {
         if file.symlink_metadata().is_ok() {
             return Err(at(file)(std::io::ErrorKind::AlreadyExists.into()).into());
@@ -125,8 +125,8 @@ impl Transcript {
         Ok(write_private(file, if readable { text(said) } else { lines(said) }.as_bytes())?)
     }
 
-    /// Keeps everything because `error` ended the session: in the file of the conversation, else in
-    /// `waggle-chat-` and the time. The error that says where.
+    /// Keeps all words after `error` has ended the session: in the conversation's file, or without one in a new file
+    /// `waggle-chat-` with the time. Returns the error that names the file.
     pub fn keep_after(&self, error: Error) -> Error {
         let inner = self.inner();
         let said = inner.all();
@@ -165,7 +165,7 @@ impl Inner {
     }
 }
 
-/// The conversation for a person: the user's words behind a mark, the answers as they are.
+/// The conversation as a text for readers: the user's words after a mark, the answers as they are.
 fn text(said: &[Said]) -> String {
     let part = |said: &Said| match said.role {
         Role::User => format!("> {}\n\n", harmless(&said.text).replace('\n', "\n> ")),
@@ -174,7 +174,7 @@ fn text(said: &[Said]) -> String {
     said.iter().map(part).collect()
 }
 
-/// One JSON object a line.
+/// The messages as JSON objects, one on each line.
 fn lines(said: &[Said]) -> String {
     let line = |said: &Said| {
         let role = if said.role == Role::User { "user" } else { "assistant" };

@@ -1,4 +1,4 @@
-//! Files to pixels.
+//! Decodes files into pixels.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -16,16 +16,16 @@ use crate::Error;
 /// Most bytes of a file.
 const MAX_IMAGE_BYTES: u64 = 64 << 20;
 
-/// Most pixels of a side.
+/// Most pixels of an image's side.
 pub(super) const MAX_SIDE: u32 = 1 << 16;
 
-/// Most pixels in all.
+/// Most pixels of an image.
 pub(super) const MAX_PIXELS: u64 = 32 << 20;
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const JPEG: &[u8] = &[0xff, 0xd8, 0xff];
 
-/// Reads the PNG or JPEG at `path`. The pixels of one that is too large are not decoded.
+/// Reads the PNG or JPEG at `path`. An image that is too large is refused before its pixels are decoded.
 pub(crate) fn read_image(path: &Path) -> Result<Pixels, Error> {
     let bytes = waggle_files::read(path, MAX_IMAGE_BYTES).map_err(at(path))?;
     Ok(decode(path, &bytes)?)
@@ -41,12 +41,12 @@ pub(super) fn decode(path: &Path, bytes: &[u8]) -> Result<Pixels, ImageError> {
     }
 }
 
-/// The error of a damaged file.
+/// Makes the error for the damaged file `path`.
 fn broken(path: &Path) -> impl Fn(&dyn ToString) -> ImageError {
     move |what| ImageError::Broken { path: path.into(), what: what.to_string() }
 }
 
-/// Refuses what is too large before it is decoded.
+/// Refuses an image that is too large, before it is decoded.
 fn bounded(path: &Path, width: u32, height: u32) -> Result<(), ImageError> {
     if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > MAX_PIXELS {
         return Err(ImageError::Large { path: path.into(), width, height });
@@ -57,7 +57,7 @@ fn bounded(path: &Path, width: u32, height: u32) -> Result<(), ImageError> {
 fn of_png(path: &Path, bytes: &[u8]) -> Result<Pixels, ImageError> {
     let broken = broken(path);
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
-    // Palettes and few bits become bytes, and of two bytes the higher one counts.
+    // Palettes and samples of fewer than 8 bits become bytes. Of 16 bits, the higher byte is kept.
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let header = decoder.read_header_info().map_err(|error| broken(&error))?;
     bounded(path, header.width, header.height)?;
@@ -69,7 +69,7 @@ fn of_png(path: &Path, bytes: &[u8]) -> Result<Pixels, ImageError> {
     let exif = reader.info().exif_metadata.as_deref().map(<[u8]>::to_vec);
     let samples = frame.color_type.samples();
     let grey = samples < 3;
-    // What is transparent is dropped.
+    // Transparency is dropped.
     let pixel = |sample: &[u8]| if grey { [sample[0]; 3] } else { [sample[0], sample[1], sample[2]] };
     let pixels = decoded[..frame.buffer_size()].chunks_exact(samples).flat_map(pixel).collect();
     Ok(Pixels { width: frame.width, height: frame.height, bytes: pixels }.turned(exif.as_deref()))
@@ -97,13 +97,13 @@ fn of_jpeg(path: &Path, bytes: &[u8]) -> Result<Pixels, ImageError> {
 }
 
 impl Pixels {
-    /// The image as its EXIF data say that it is to be shown; as it is where they say nothing.
+    /// The image turned as its EXIF data say. Without such data it stays as it is.
     fn turned(self, exif: Option<&[u8]>) -> Pixels {
         let read = exif.and_then(|exif| exif::Reader::new().read_raw(exif.to_vec()).ok());
         let field = read.as_ref().and_then(|exif| exif.get_field(exif::Tag::Orientation, exif::In::PRIMARY));
         let Pixels { width, height, .. } = self;
         let (right, down) = (width.saturating_sub(1), height.saturating_sub(1));
-        // Where the pixel of column x and row y comes from, and whether rows become columns.
+        // The source of the pixel in column x and row y, given x, y, the last column and the last row.
         type From = fn(u32, u32, u32, u32) -> (u32, u32);
         let (swapped, from): (bool, From) = match field.and_then(|field| field.value.get_uint(0)) {
             Some(2) => (false, |x, y, right, _| (right - x, y)),

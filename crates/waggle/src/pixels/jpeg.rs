@@ -1,28 +1,28 @@
-//! Whether all pixels of a JPEG are there: decoders make up what is missing.
+//! Checks that all pixels of a JPEG are there, because decoders make up missing ones.
 //!
-//! Markers and codes are read as ITU-T T.81 has them (annexes B, F and G), and no number is computed of them. What a
-//! decoder refuses by its headers is not looked at.
+//! Markers and codes are read as in ITU-T T.81 (annexes B, F and G), without decoding coefficients. Faults of the
+//! headers that a decoder refuses anyway are not looked for.
 
 use std::iter;
 
-/// Why a JPEG is not decoded.
+/// The reason for which a cut JPEG is refused.
 const EARLY: &str = "it ends early";
 const DAMAGED: &str = "a code of its pixels is damaged";
 const SCANS: &str = "it has more than 100 scans";
 const TABLE: &str = "a table of its codes is missing";
 
-/// Most scans, as for the decoder. A scan of a few bytes may go over all blocks.
+/// Most scans, the same as in the decoder. They are bounded because a scan of a few bytes may go over all blocks.
 const MAX_SCANS: usize = 100;
 
-/// Reads the markers and codes of an image whose header says that it has `size` pixels and rows, up to its end. Those
-/// of a thumbnail, and of whatever follows the image, are no part of it.
+/// Reads the markers and codes of an image up to its end. `size` is its width and height by the header. A thumbnail,
+/// and whatever follows the image, is not read.
 pub(super) fn check(bytes: &[u8], size: [u32; 2]) -> Result<(), &'static str> {
     let mut image = Image { size: size.map(|pixels| pixels as usize), ..Image::default() };
     let (mut at, mut scans) = (2, 0);
     loop {
         let marker = next_marker(bytes, &mut at).ok_or(EARLY)?;
         match marker {
-            // The end, which belongs behind all bits of all components.
+            // The end of the image. It must come after all bits of all components.
             0xd9 => return if image.is_whole() { Ok(()) } else { Err(EARLY) },
             // Markers without content.
             0x01 | 0xd0..=0xd8 => continue,
@@ -49,23 +49,25 @@ pub(super) fn check(bytes: &[u8], size: [u32; 2]) -> Result<(), &'static str> {
     }
 }
 
-/// The next marker from `at` on, and `at` behind it. Bytes between two segments are skipped, as by decoders.
+/// Returns the next marker from `at` on, and moves `at` behind it. Bytes between two segments are skipped, as by
+/// decoders.
 fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
     let found = bytes.get(*at..)?.windows(2).position(|pair| pair[0] == 0xff && ![0, 0xff].contains(&pair[1]))?;
     *at += found + 2;
     Some(bytes[*at - 1])
 }
 
-/// What the headers say so far.
+/// What the headers read so far say.
 #[derive(Default)]
 struct Image {
     progressive: bool,
     components: Vec<Component>,
-    /// Pixels of a row, and rows.
+    /// Width and height in pixels.
     size: [usize; 2],
-    /// Codes of the first coefficient of a block, and of the others.
+    /// Tables of codes by class, then by number: class 0 for the first coefficient of a block, class 1 for the
+    /// others.
     tables: [[Option<Codes>; 4]; 2],
-    /// MCUs between two markers; 0 if there are none.
+    /// MCUs (minimum coded units) between two restart markers; 0 if there are no such markers.
     restart: usize,
 }
 
@@ -73,13 +75,13 @@ struct Component {
     id: u8,
     /// Blocks of an MCU, across and down.
     sampling: [usize; 2],
-    /// By block the coefficients that are not zero, across all MCUs: refining bits depend on them.
+    /// For each block of all MCUs, the set of its coefficients that are not zero. Refining bits depend on it.
     nonzero: Vec<u64>,
-    /// By coefficient the lowest bit that was sent.
+    /// For each coefficient, the lowest bit that was sent.
     lowest: [u8; 64],
 }
 
-/// Codes by their length, and what they stand for.
+/// Number of codes of each length, and the values for which the codes stand.
 struct Codes {
     counts: [u8; 16],
     values: Vec<u8>,
@@ -87,13 +89,13 @@ struct Codes {
 
 /// A scan's header.
 struct Scan {
-    /// Components by place, and the numbers of their tables.
+    /// The scan's components by index, each with the numbers of its two tables.
     parts: Vec<(usize, [usize; 2])>,
-    /// The first coefficient and the last.
+    /// The first and the last coefficient.
     band: [u32; 2],
-    /// The lowest bit that it sends.
+    /// The lowest bit that the scan sends.
     lowest: u8,
-    /// It sends that bit alone, of coefficients that were sent before.
+    /// Whether the scan sends that bit alone, of coefficients that were sent before.
     refines: bool,
 }
 
@@ -128,7 +130,7 @@ impl Image {
         Some(())
     }
 
-    /// MCUs of all components along an axis.
+    /// Number of MCUs of all components along `axis`.
     fn mcus(&self, axis: usize) -> usize {
         self.size[axis].div_ceil(8 * self.most(axis))
     }
@@ -159,7 +161,7 @@ impl Image {
         };
         let parts: Vec<_> = parts.chunks_exact(2).map(part).collect::<Option<_>>()?;
         let [first, last, bits] = *rest else { return None };
-        // A frame that is not progressive has all coefficients in a scan, whatever the header says.
+        // In a frame that is not progressive a scan has all coefficients, whatever its header says.
         let (band, bits) = if self.progressive { ([first, last].map(u32::from), bits) } else { ([0, 63], 0) };
         let whole = !self.progressive || (band[0] == 0) == (band[1] == 0) && (band[0] == 0 || count == 1);
         (whole && (1..=4).contains(&count) && band[0] <= band[1] && band[1] < 64).then_some(Scan {
@@ -173,7 +175,7 @@ impl Image {
     /// Reads the codes of all blocks of `scan`.
     fn walk(&mut self, scan: &Scan, bytes: &[u8], at: &mut usize) -> Result<(), &'static str> {
         let [across, down] = [0, 1].map(|axis| match scan.parts[..] {
-            // A component alone has no blocks beyond the image.
+            // A scan of one component has no blocks beyond the image.
             [(place, _)] => (self.size[axis] * self.components[place].sampling[axis]).div_ceil(8 * self.most(axis)),
             _ => self.mcus(axis),
         });
@@ -218,7 +220,7 @@ struct Bits<'a> {
     bytes: &'a [u8],
     at: usize,
     byte: u8,
-    /// Bits of `byte` that come next.
+    /// Bits of `byte` that are not read yet.
     left: u32,
 }
 
@@ -230,7 +232,7 @@ impl Bits<'_> {
         for _ in 0..count {
             if self.left == 0 {
                 self.byte = *self.bytes.get(self.at).ok_or(EARLY)?;
-                // A marker stands before the last code.
+                // A marker ends the bits before the last code.
                 if self.byte == 0xff && self.bytes.get(self.at + 1) != Some(&0) {
                     return Err(EARLY);
                 }
@@ -245,7 +247,7 @@ impl Bits<'_> {
 
     fn code(&mut self, table: Table) -> Result<u8, &'static str> {
         let Codes { counts, values } = table.ok_or(TABLE)?;
-        // Codes of a length follow each other, and the first is twice the one behind the last shorter one.
+        // Codes of one length are consecutive. The first is twice the successor of the last shorter code.
         let (mut code, mut first, mut before) = (0, 0, 0);
         for count in counts.iter().map(|count| u32::from(*count)) {
             code |= self.bits(1)?;
@@ -259,7 +261,7 @@ impl Bits<'_> {
         Err(DAMAGED)
     }
 
-    /// The first coefficient of a block.
+    /// Reads the first coefficient of a block.
     fn first(&mut self, table: Table) -> Result<(), &'static str> {
         match self.code(table)? {
             size @ 0..=16 => self.bits(size).map(drop),
@@ -267,7 +269,7 @@ impl Bits<'_> {
         }
     }
 
-    /// A whole block.
+    /// Reads a whole block.
     fn block(&mut self, first: Table, others: Table) -> Result<(), &'static str> {
         self.first(first)?;
         let mut k = 1;
@@ -285,7 +287,7 @@ impl Bits<'_> {
         if k > 64 { Err(DAMAGED) } else { Ok(()) }
     }
 
-    /// A band of a block for the first time. Nothing comes of the next `run` blocks.
+    /// Reads a band of a block for the first time. The next `run` blocks have no codes.
     fn band(&mut self, table: Table, band: [u32; 2], nonzero: &mut u64, run: &mut u32) -> Result<(), &'static str> {
         if *run > 0 {
             *run -= 1;
@@ -311,7 +313,7 @@ impl Bits<'_> {
         Ok(())
     }
 
-    /// One more bit of the coefficients of a band that are not zero, and new ones.
+    /// Reads one more bit of the nonzero coefficients of a band, and new coefficients.
     fn refine(&mut self, table: Table, band: [u32; 2], nonzero: &mut u64, run: &mut u32) -> Result<(), &'static str> {
         let mut k = band[0];
         while *run == 0 && k <= band[1] {

@@ -1,7 +1,7 @@
-//! Images in files, and how a model wants them: decoded, resized and normalised at the client.
+//! Images in files. The client decodes, resizes and normalises them as the model needs them.
 //!
-//! `preprocessor_config.json` says how, as for `ViTImageProcessor` of Hugging Face. What it says that is not computed
-//! here is refused by key and value.
+//! `preprocessor_config.json` holds the settings, as for `ViTImageProcessor` of Hugging Face. A setting that is not
+//! supported here is refused with its key and value.
 
 mod decode;
 mod jpeg;
@@ -18,11 +18,11 @@ use waggle_model::{CHANNELS, ImageShape};
 
 pub(crate) use decode::read_image;
 
-/// An image that cannot be read, or that no model can be given.
+/// An image that cannot be read, or that the model cannot use.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// A file of another kind.
+    /// A file that is neither a PNG nor a JPEG.
     #[error("{}: neither a PNG nor a JPEG", .0.display())]
     Unknown(PathBuf),
     /// An image whose header says that it is too large.
@@ -49,10 +49,10 @@ pub enum ImageError {
     /// A model without a `preprocessor_config.json`.
     #[error("the model does not say how it reads images: its preprocessor_config.json is missing")]
     NoPreprocessor,
-    /// A `preprocessor_config.json` that is none.
+    /// A `preprocessor_config.json` that is not a JSON object.
     #[error("preprocessor_config.json is not a JSON object: {0}")]
     NotJson(String),
-    /// What is not computed.
+    /// A setting that is not supported.
     #[error("preprocessor_config.json: `{key}` = {value} is not supported ({why})")]
     Unsupported {
         /// The key.
@@ -62,14 +62,14 @@ pub enum ImageError {
         /// The supported values.
         why: String,
     },
-    /// An image that is not resized and has another size than the model's.
+    /// An image of another size than the model's, where settings say not to resize.
     #[error("the image has {width} x {height} pixels, the model reads {side} x {side}, and `do_resize` is false")]
     Size {
         /// Pixels of a row.
         width: u32,
         /// Rows.
         height: u32,
-        /// Pixels of the model's side.
+        /// Pixels of a side of the model's images.
         side: usize,
     },
 }
@@ -90,18 +90,18 @@ impl Pixels {
     }
 }
 
-/// How pixels become numbers.
+/// Settings by which pixels become a model's numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preprocessor {
-    /// The height and the width that images get, and the filter that makes them.
+    /// Height and width to which images are resized, and the filter for it.
     resize: Option<(u32, u32, Filter)>,
-    /// The factor of a byte.
+    /// Factor by which a byte is multiplied.
     rescale: f32,
-    /// The mean of a number, and its deviation, by channel.
+    /// For each channel, the mean and the standard deviation of the numbers.
     normal: [(f32, f32); CHANNELS],
 }
 
-/// Processors that do what is written here.
+/// Names of processors that work as this module does.
 const KINDS: [&str; 4] =
     ["ViTImageProcessor", "ViTImageProcessorFast", "ViTImageProcessorPil", "ViTFeatureExtractor"];
 
@@ -124,7 +124,7 @@ impl Preprocessor {
                 return Err(unsupported(key, &KINDS.join(", ")));
             }
         }
-        // What others do to images has such a name.
+        // Other steps of processors have names like these.
         let known = ["do_resize", "do_rescale", "do_normalize", "do_convert_rgb"];
         for key in map.keys().filter(|key| key.starts_with("do_") && !known.contains(&key.as_str())) {
             if flag(key, false)? {
@@ -180,7 +180,7 @@ impl Preprocessor {
         Ok(Preprocessor { resize, rescale, normal })
     }
 
-    /// The bytes of the pixels that a model of the shape `shape` reads.
+    /// `image` in the size that a model of the shape `shape` reads.
     fn resized(&self, image: &Pixels, shape: ImageShape) -> Result<Pixels, ImageError> {
         let ((width, height), side) = ((image.width, image.height), shape.side);
         let fits = |height: u32, width: u32| (height as usize, width as usize) == (side, side);
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(of(r#"{"size": 32, "do_center_crop": false}"#).unwrap()[(0, 0)], -1.0);
     }
 
-    /// A PNG whose header says that it is `width` x `height`, and a JPEG.
+    /// A PNG whose header states a huge size, a cut PNG, and a file that is not an image.
     #[test]
     fn damaged_and_huge_images_are_refused() {
         let path = Path::new("image");
@@ -277,8 +277,8 @@ mod tests {
         assert!(matches!(decode(path, b"no image"), Err(ImageError::Unknown(_))));
     }
 
-    /// Whole JPEGs are decoded, with a thumbnail and other bytes behind them as well, and no part of one, whatever
-    /// follows it: the codes of all blocks are there, or the image is not.
+    /// Whole JPEGs are decoded, also with a thumbnail and with other bytes after them. A part of a JPEG is refused,
+    /// whatever follows it: the codes of all blocks must be there.
     #[test]
     fn a_part_of_a_jpeg_is_refused() {
         let path = Path::new("image.jpg");
@@ -287,7 +287,7 @@ mod tests {
             std::fs::read(dir.join(name)).unwrap()
         };
         for jpeg in ["progressive.jpg", "restarts.jpg", "grey.jpg", "baseline.jpg"].map(data) {
-            // A thumbnail is a JPEG in a segment of the application.
+            // A thumbnail is a JPEG in an application segment.
             let length = u16::try_from(jpeg.len() + 2).unwrap().to_be_bytes();
             let shown = [&jpeg[..2], &[0xff, 0xe1], &length, &jpeg, &jpeg[2..]].concat();
             let whole = decode(path, &jpeg).unwrap();

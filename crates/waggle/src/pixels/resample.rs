@@ -1,5 +1,5 @@
-//! Images of another size, to the byte as Pillow makes them: a filter over columns, rounded to bytes, and one over
-//! rows (its `Resample.c`).
+//! Resizes images to the same bytes as Pillow (its `Resample.c`): a filter over columns, rounded to bytes, then one
+//! over rows.
 
 use std::f64::consts::PI;
 
@@ -8,18 +8,18 @@ use super::Pixels;
 /// Fractional bits of a filter's weights.
 const BITS: u32 = 32 - 8 - 2;
 
-/// How a pixel is made of those around it.
+/// The function by which a pixel weighs the pixels around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filter {
-    /// Lanczos's, three pixels wide.
+    /// Lanczos's filter of three lobes.
     Lanczos,
     Bilinear,
-    /// With a = -1/2.
+    /// The cubic filter with a = -1/2.
     Bicubic,
 }
 
 impl Filter {
-    /// Pixels on either side.
+    /// Width of the filter, in pixels on either side.
     fn support(self) -> f64 {
         match self {
             Filter::Lanczos => 3.0,
@@ -28,7 +28,7 @@ impl Filter {
         }
     }
 
-    /// The weight of what is `x` pixels away.
+    /// The weight of a pixel at the distance `x`.
     fn weight(self, x: f64) -> f64 {
         let sinc = |x: f64| if x == 0.0 { 1.0 } else { (PI * x).sin() / (PI * x) };
         let x = x.abs();
@@ -41,7 +41,8 @@ impl Filter {
         }
     }
 
-    /// For each of `to` pixels the first of `from` that it is made of, and the weights from there on.
+    /// For each of `to` new pixels, the first of the `from` old pixels that it weighs, and the weights from that
+    /// pixel on.
     fn weights(self, from: u32, to: u32) -> Vec<(usize, Vec<i64>)> {
         let scale = f64::from(from) / f64::from(to);
         let wide = scale.max(1.0);
@@ -60,7 +61,7 @@ impl Filter {
     }
 }
 
-/// `image` with `width` columns and `height` rows.
+/// `image`, resized to `width` columns and `height` rows.
 pub(super) fn resize(image: &Pixels, width: u32, height: u32, filter: Filter) -> Pixels {
     let byte = |sum: i64| ((sum + (1 << (BITS - 1))) >> BITS).clamp(0, 255) as u8;
     let mut wide = Pixels { width, height: image.height, bytes: Vec::new() };

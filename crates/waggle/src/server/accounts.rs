@@ -1,9 +1,9 @@
-//! Accounts of what each key has received from this server, kept across restarts.
+//! Accounts of the positions that each key has used at this server, kept across restarts.
 //!
-//! What comes out of a model tells about its weights, and so does every value inside to a client that deviates: a
-//! server bounds the positions that go through the model for a key. The account is charged before a session is
-//! granted and credited at its end with what was not used: a crash in between charges too much, never too little.
-//! Clients without keys share the account [`NOBODY`].
+//! A model's outputs tell about its weights, and to a client that deviates from the protocol so does every value
+//! inside. So a server bounds the positions that go through the model for each key. An account is charged before a
+//! session is granted, and at its end credited with the unused positions. A crash in between therefore charges too
+//! much, never too little. Clients without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ const NOBODY: &str = "plaintext";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Account {
-    /// Positions that it has read or generated. Earlier releases counted those whose logits it learned.
+    /// Positions that the key has read or generated. Earlier releases counted the positions whose logits it learned.
     #[serde(alias = "revealed")]
     positions: u64,
 }
@@ -31,20 +31,20 @@ type Accounts = BTreeMap<String, Account>;
 
 pub(super) struct Book {
     path: PathBuf,
-    /// Positions that a key may have, in all.
+    /// Most positions that a key may have in all.
     limit: u64,
-    /// Between the threads of this process; a lock on a file beside it is between processes.
+    /// Serialises the threads of this process. A lock on a file beside the accounts serialises processes.
     turn: Mutex<()>,
 }
 
 impl Book {
-    /// The accounts in the file `path`, which is made when something is first charged.
+    /// The accounts in the file `path`, which is made at the first charge.
     pub(super) fn open(path: PathBuf, limit: u64) -> Result<Self, Error> {
         read(&path).map_err(at(&path))?;
         Ok(Book { path, limit, turn: Mutex::default() })
     }
 
-    /// Charges `positions` to `key`, or refuses if that would be more than the limit.
+    /// Charges `positions` to `key`, or refuses if the account would exceed the limit.
     pub(super) fn charge(&self, key: Option<&str>, positions: u64) -> Result<(), SessionError> {
         let limit = self.limit;
         let charged = self.change(key, |account| {
@@ -61,7 +61,7 @@ impl Book {
         }
     }
 
-    /// Credits `positions` that were charged and not used.
+    /// Credits `positions` that were charged but not used.
     pub(super) fn credit(&self, key: Option<&str>, positions: u64) -> Result<(), Error> {
         if positions == 0 {
             return Ok(());
@@ -70,10 +70,10 @@ impl Book {
         Ok(change.map_err(at(&self.path))?)
     }
 
-    /// Changes one account in the file as it is now.
+    /// Reads the file, changes one account and writes the file.
     fn change<T>(&self, key: Option<&str>, change: impl FnOnce(&mut Account) -> T) -> io::Result<T> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without encryption no identity has made the folder.
+        // Without encryption there is no identity, whose reading would have made the folder.
         make_home(&self.path).map_err(io::Error::other)?;
         let lock = self.path.with_added_extension("lock");
         let lock = waggle_files::private().create(true).truncate(false).open(lock)?;
@@ -89,8 +89,8 @@ impl Book {
     }
 }
 
-/// The accounts in `path`; none if there is no such file. A damaged file is an error, because forgetting accounts is
-/// not safe.
+/// The accounts in `path`; empty if there is no such file. A damaged file is an error, because it is not safe to
+/// forget accounts.
 fn read(path: &Path) -> io::Result<Accounts> {
     match waggle_files::read(path, MAX_FILE_BYTES) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Accounts::new()),
@@ -121,7 +121,7 @@ mod tests {
         book().credit(Some("a"), 2).unwrap();
         book().charge(Some("a"), 5).unwrap();
         assert!(book().charge(Some("a"), 1).is_err());
-        // Clients without a key have an account too, and one together.
+        // Clients without a key share one account.
         book().charge(None, 10).unwrap();
         assert!(book().charge(None, 1).is_err());
     }

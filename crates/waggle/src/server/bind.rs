@@ -1,4 +1,4 @@
-//! From settings to a server: what can be served is checked, the model is loaded, and clients may come.
+//! Turns settings into a server, in three steps: checks the settings, loads the model, and begins to serve.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -30,10 +30,10 @@ use crate::keys::{Proof, file};
 use crate::models::open_adapted;
 
 impl ServerConfig {
-    /// Reads the model and listens. Clients may come from here on, and are served by [`Server::run`].
+    /// Reads the model and listens. Clients may connect from then on; [`Server::run`] serves them.
     ///
     /// # Errors
-    /// If the model cannot be served, a file not be read or the address not be taken.
+    /// If the model cannot be served, a file cannot be read, or the address cannot be taken.
     pub fn bind(self) -> Result<Server, Error> {
         self.bind_as(&Job::alone())
     }
@@ -41,12 +41,12 @@ impl ServerConfig {
     /// [`ServerConfig::bind`] on rank 0 of `job`.
     ///
     /// # Errors
-    /// Those of [`ServerConfig::bind`], and if the ranks have different models.
+    /// As [`ServerConfig::bind`], and if the ranks have different models.
     pub fn bind_as(self, job: &Job) -> Result<Server, Error> {
         self.check()?.load(job)?.serve()
     }
 
-    /// The first step: whatever can be told without the model.
+    /// The first step: checks everything that does not need the model.
     fn check(self) -> Result<Checked, Error> {
         self.network.between_processes()?;
         let learned = self.terms.policy.needs_scoring_head();
@@ -81,13 +81,13 @@ impl ServerConfig {
     }
 }
 
-/// Settings of which nothing but the model can be wrong, and the addresses that the server has taken.
+/// Checked settings, of which only the model can still be wrong, and the addresses that the server has taken.
 struct Checked {
     config: ServerConfig,
     pools: Option<Pools>,
     host: Host,
     listener: TcpListener,
-    /// Where counters are shown.
+    /// The listener of the page of counters.
     page: Option<TcpListener>,
 }
 
@@ -135,7 +135,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// The last step: what sessions share, and the page of the counters.
+    /// The last step: sets up the state that sessions share, and the page of counters.
     fn serve(self) -> Result<Server, Error> {
         let Loaded { checked: Checked { config, host, listener, page, .. }, hosted, accounts } = self;
         let address = listener.local_addr().map_err(system("listen"))?;
@@ -176,8 +176,8 @@ impl Loaded {
     }
 }
 
-/// The chat template of the model directory `name`, if it has one that can be sent. Sessions without a chat need
-/// none.
+/// The chat template of the model directory `name`, if it has one that can be sent. A bad template is no error, as
+/// only chats need it.
 fn template(name: &str) -> Option<ChatTemplate> {
     ChatTemplate::open(Path::new(name)).unwrap_or_else(|error| {
         warn!(%error, "no chat template is served: conversations are raw text");

@@ -19,16 +19,18 @@ options! {
     ServerConfig {
         /// Hugging Face directory, or the name of a bundled model.
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
-        /// Parts of the model that clients have themselves: `"embedding,layers=0-3".parse()?`. No other is public.
+        /// Public parts of the model, which clients have themselves: `"embedding,layers=0-3".parse()?`. All other
+        /// parts are secret.
         public: Parts = Parts::default(),
-        /// A LoRA in PEFT's form that is added to the model's matrices, a directory.
+        /// Directory of a LoRA in PEFT's form that is added to the model's matrices.
         adapter: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Address to listen on; port 0 takes a free one.
+        /// Address to listen on. Port 0 stands for any free port.
         listen: String as impl Into<String> = "127.0.0.1:7411".into(),
-        /// Terms that both parties must state alike. A server that is given a number of phases refuses the other one.
+        /// Terms that both parties must state alike. If they state a number of phases, the server refuses clients
+        /// with the other number.
         terms: Terms = Terms::default(),
-        /// Policies that clients may choose besides that of the terms. All of them need the same columns of the
-        /// model.
+        /// Policies that clients may choose besides the policy of the terms. All must need the same learned columns
+        /// of the model.
         policies: Vec<PolicySpec> = Vec::new(),
         /// Slow this party's messages down to those of a network; the client must do the same.
         network: Network = Network::Loopback,
@@ -36,63 +38,67 @@ options! {
         max_prompt: usize = Limits::default().lengths.prompt,
         /// Most tokens to generate for a client.
         max_tokens: usize = Limits::default().lengths.tokens,
-        /// Whether there are conversations.
+        /// Whether clients may hold conversations.
         conversations: bool = true,
-        /// Most positions of a conversation; those of prompt and text together unless told otherwise.
+        /// Most positions of a conversation; by default `max_prompt` and `max_tokens` together.
         max_positions: Option<usize> as impl Into<Option<usize>> = None,
-        /// Most guesses in a pass of a client that drafts; 0 refuses drafts.
+        /// Most guesses in a pass of a client that drafts; 0 refuses drafting.
         max_draft: usize = Limits::default().drafted,
         /// Bytes of transformed weights that stay in memory.
         weight_cache: usize = 0,
-        /// Keep this party's part of the pools that clients fill and spend in this directory. They are as secret as
-        /// the weights: never copy or restore them.
+        /// Keep the server's halves of the clients' pools in this directory. The files are as secret as the weights.
+        /// Never copy or restore them.
         pools: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Most pools of one key in the directory.
+        /// Most pools of one key in `pools`.
         max_pools: usize = 64,
-        /// Most pools of all keys together.
+        /// Most pools of all keys together in `pools`.
         max_pools_total: usize = 1024,
-        /// Most positions that a key may have, in all and across restarts, because each tells about the weights.
+        /// Most positions that a key may have, in all and across restarts. They are bounded because each position
+        /// tells about the weights.
         max_reveals: Reveals as impl Into<Reveals> = Reveals::OfModel,
-        /// Whether the halves that a helper keeps of the weights are each client's own: one client and the helper
-        /// cannot use what another has, and the helper keeps 8 bytes a weight for each.
+        /// Whether a helper keeps separate halves of the weights for each client, 8 bytes a weight. One client and
+        /// the helper then cannot use what another client has.
         halves_by_client: bool = false,
-        /// Most sessions at once; one for every two cores unless told otherwise.
+        /// Most sessions at once; by default one for every two cores.
         sessions: Option<usize> as impl Into<Option<usize>> = None,
-        /// Most clients that wait for a session.
+        /// Most clients that wait in the queue.
         queue: usize = 64,
-        /// Most sessions of one key at once, those that wait included.
+        /// Most sessions of one key at once, waiting ones included.
         max_sessions_per_key: Option<usize> as impl Into<Option<usize>> = None,
-        /// Run the model on a text in the clear first, which finds models that leave the ranges of operations.
+        /// Whether the model first reads a text in the clear. This finds models whose values leave the ranges of
+        /// operations.
         range_check: bool = true,
-        /// Give up on a client that is silent for so long.
+        /// Give up on a client that is silent for this time.
         timeout: Duration = Duration::from_secs(120),
-        /// End a session after so long.
+        /// End a session after this time.
         session_limit: Duration = Duration::from_secs(3600),
-        /// Give up on a client that has not proved its key after so long.
+        /// Give up on a client that has not proved its key after this time.
         handshake_timeout: Duration = Duration::from_secs(10),
         /// Most connections at once that have not proved a key.
         max_idle: usize = 256,
-        /// Most such connections from one address (IPv6: one network).
+        /// Most such connections from one address, in IPv6 from one network of 64 bits.
         max_idle_per_address: usize = 32,
-        /// Write the report of the last session here.
+        /// Write the report of each session to this file. The last one stays.
         report: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
-        /// Show counters in Prometheus' text format at http://ADDR/metrics, to everybody who reaches the address.
+        /// Address ADDR at which counters are shown as http://ADDR/metrics, in Prometheus' text format. Everybody who
+        /// reaches the address sees them.
         metrics: Option<String> as impl Into<Option<String>> = None,
-        /// Whom it lets in, beside itself.
+        /// Clients that the server lets in, beside those with its own key.
         allow: Allow = Allow::Known,
-        /// Who this party is.
+        /// The key pair by which the server proves who it is.
         proof: Proof = Proof::User,
     }
 }
 
-/// Most positions that a key may have in all: those that it has read or generated, padding and guesses included.
+/// Most positions that a key may have read or generated in all, padding and guesses included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reveals {
-    /// One in [`QUOTA_SHARE`](waggle_model::QUOTA_SHARE) of those that give the model's secret weights away
-    /// ([`telling_positions`](waggle_model::ModelSpec::telling_positions)), for every key but the server's own.
+    /// The number of positions that give the model's secret weights away
+    /// ([`telling_positions`](waggle_model::ModelSpec::telling_positions)), divided by
+    /// [`QUOTA_SHARE`](waggle_model::QUOTA_SHARE). The server's own key has no limit.
     #[default]
     OfModel,
-    /// So many, for every key.
+    /// This number, for every key.
     Most(u64),
     /// Any number.
     Unlimited,
@@ -116,7 +122,7 @@ impl FromStr for Reveals {
 }
 
 impl Reveals {
-    /// The limit for `model`; says what it stands for.
+    /// The limit for `model`. Logs the number and its meaning.
     pub(super) fn limit(self, model: &PublicModel) -> Result<Option<u64>, Error> {
         let telling = match self {
             Reveals::Unlimited => return Ok(None),
@@ -135,7 +141,7 @@ impl Reveals {
 }
 
 impl ServerConfig {
-    /// What a client may ask for.
+    /// The limits on a client's requests.
     pub(super) fn limits(&self) -> Limits {
         let both = self.max_prompt.saturating_add(self.max_tokens);
         Limits {

@@ -1,7 +1,8 @@
-//! Who is served, who waits, and who is sent away.
+//! Decides which clients are served, wait, or are sent away.
 //!
-//! A fixed number of sessions run at once. Clients that come later wait in order of arrival, as many as the queue
-//! holds. A [`Seat`] is a place in either; dropping it, however the session ends, gives the place to the next client.
+//! A fixed number of sessions run at once. Later clients wait in order of arrival, up to the length of the queue. A
+//! [`Seat`] is a place at the server or in the queue. Dropping it, however the session ends, gives the place to the
+//! next client.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,12 +10,12 @@ use std::time::Duration;
 
 use crate::error::Full;
 
-/// Limits on the clients that are served and that wait.
+/// Limits on the numbers of clients that are served and that wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub(super) sessions: usize,
     pub(super) queue: usize,
-    /// Sessions of one key at once, those that wait included.
+    /// Most sessions of one key at once, waiting ones included.
     pub(super) per_key: Option<usize>,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Desk {
 /// A place in the queue or at the server.
 pub(super) struct Seat {
     desk: Arc<Desk>,
-    /// Name in the queue; `None` once served.
+    /// The client's ticket in the queue; `None` once it is served.
     ticket: Option<u64>,
     key: Option<String>,
 }
@@ -47,12 +48,12 @@ impl Desk {
         Arc::new(Desk { places, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// A panic leaves correct counts, because every change is one step.
+    /// Locks the state. Its counts are correct even after a panic, because every change is one step.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a client with this key; [`Seat::wait`] tells when it is served.
+    /// Takes a place for a client with this key. [`Seat::wait`] returns when it is served.
     pub(super) fn enter(self: &Arc<Self>, key: Option<&str>) -> Result<Seat, Full> {
         let mut state = self.state();
         if state.ending {
@@ -67,7 +68,7 @@ impl Desk {
         if state.running + state.waiting.len() >= sessions.saturating_add(queue) {
             return Err(Full::Queue(state.waiting.len()));
         }
-        // A client that comes when nobody waits and a place is free has it at once, so that it is in nobody's way.
+        // If nobody waits and a place is free, the client has the place at once and never enters the queue.
         let ticket = if state.running < sessions && state.waiting.is_empty() {
             state.running += 1;
             None
@@ -102,8 +103,8 @@ impl Desk {
 }
 
 impl Seat {
-    /// Waits until this client is served. Every `tick` at least, `waiting` hears its position in the queue, from 1,
-    /// which is the server's to know; its error ends the wait, as [`Full::Ending`] does.
+    /// Waits until this client is served. At least every `tick`, `waiting` gets the client's position in the queue,
+    /// from 1, which only the server knows. An error of `waiting` or [`Full::Ending`] ends the wait.
     pub(super) fn wait<E: From<Full>>(
         &mut self,
         tick: Duration,
@@ -121,11 +122,11 @@ impl Seat {
                 state.running += 1;
                 drop(state);
                 self.ticket = None;
-                // The next in the queue has another position now, and perhaps a place.
+                // The next client in the queue has a new position, and perhaps a place.
                 self.desk.changed.notify_all();
                 return Ok(());
             }
-            // Telling may take a moment; nobody else must wait for it.
+            // `waiting` may take a moment, and nobody else must wait for it.
             drop(state);
             waiting(u32::try_from(position + 1).unwrap_or(u32::MAX))?;
             let state = self.desk.state();
@@ -166,7 +167,7 @@ mod tests {
         Desk::new(Places { sessions, queue, per_key })
     }
 
-    /// The place in the queue that a client is told at its first look.
+    /// The position in the queue that `wait` states first; `None` if the client is served at once.
     fn look(seat: &mut Seat) -> Option<u32> {
         let mut told = None;
         // An error ends the wait at once.
@@ -178,7 +179,7 @@ mod tests {
         told
     }
 
-    /// Nobody has to have waited before the next one comes.
+    /// Clients get free places although earlier ones have not called `wait` yet.
     #[test]
     fn all_places_are_given_without_a_queue() {
         let desk = desk(2, 0, None);

@@ -1,5 +1,5 @@
-//! Connections that have not proved a key yet. Their number is bounded in all and by address, so that a peer that
-//! only connects neither keeps others out nor the server busy.
+//! Connections that have not proved a key yet. Their number is bounded in all and for each address. A peer that only
+//! connects therefore neither keeps others out nor keeps the server busy.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ pub(super) struct Door {
     idle: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// One of them, until it is dropped.
+/// The place of one idle connection, until it is dropped.
 pub(super) struct Place {
     door: Arc<Door>,
     address: IpAddr,
@@ -50,11 +50,12 @@ impl Door {
         Some(Place { door: self.clone(), address })
     }
 
-    /// Gives every connection that is let in a thread for its `visit`, until the end is `over`. `dropped` hears of the
-    /// others. A server of one session does not wait for better times.
+    /// Accepts connections until `over` returns true, and runs `visit` in a thread for each one that is let in.
+    /// `dropped` is called for each of the others. With `once` the server has one session, so a lasting error ends
+    /// it.
     ///
     /// # Errors
-    /// For a server of one session, an error that concerns all connections to come.
+    /// With `once`, an error that concerns all later connections.
     pub(super) fn accept(
         self: &Arc<Self>,
         listener: &TcpListener,
@@ -93,7 +94,8 @@ impl Door {
     }
 }
 
-/// What counts as one address. An IPv6 host has as many as it likes, so its network counts.
+/// The unit that counts as one address. An IPv6 host can use many addresses of its network, so the whole network
+/// counts.
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -113,12 +115,12 @@ impl Drop for Place {
     }
 }
 
-/// Waits after connections that cannot be accepted: longer each time, for a listener without descriptors fails again
-/// at once. The log hears of the first, and then once a minute.
+/// The pause after a connection that cannot be accepted. It grows each time, because a listener that has run out of
+/// descriptors fails again at once. The first failure is logged, later ones once a minute.
 #[derive(Default)]
 struct Pause {
     wait: Duration,
-    /// When the log heard of it, and how often it happened since.
+    /// Time of the last logged failure, and the number of failures since.
     told: Option<(Instant, u64)>,
 }
 
@@ -138,7 +140,8 @@ impl Pause {
         thread::sleep(self.wait);
     }
 
-    /// How many failures there were since the last that the log heard of, if it is to hear of this one.
+    /// Counts a failure. If it is to be logged, returns the number of failures since the last logged one, this one
+    /// included.
     fn news(&mut self, now: Instant) -> Option<u64> {
         self.wait = (2 * self.wait).clamp(Pause::LEAST, Pause::MOST);
         match &mut self.told {
@@ -155,7 +158,7 @@ impl Pause {
     }
 }
 
-/// Whether it is one connection that cannot be accepted, and not all that follow.
+/// Whether the error concerns one connection only, and not all later ones.
 fn concerns_one(error: &io::Error) -> bool {
     [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset, io::ErrorKind::Interrupted]
         .contains(&error.kind())
@@ -190,7 +193,7 @@ mod tests {
         let first = [enter("10.0.0.1"), enter("10.0.0.1")];
         assert!(first.iter().all(Option::is_some));
         assert!(enter("10.0.0.1").is_none());
-        // A host counts as one over both protocols, and so does a network of many addresses.
+        // A host counts once over both protocols, and an IPv6 network counts once.
         assert!(enter("::ffff:10.0.0.1").is_none());
         let other = enter("2001:db8::1");
         assert!(other.is_some());

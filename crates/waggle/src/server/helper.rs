@@ -1,4 +1,4 @@
-//! The third machine of a session: deals correlations to two parties, and sees no value.
+//! The third machine of a session. It deals correlations to both parties and sees no value.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -20,37 +20,37 @@ use crate::keys::Proof;
 use crate::options::options;
 use crate::{Error, Network};
 
-/// The interval at which a party that waits would hear of it. None does: a helper has no queue.
+/// Interval of messages to a waiting party. There is none, as a helper has no queue.
 const TICK: Duration = Duration::from_secs(1);
 
 options! {
     /// Settings of a helper: `HelperConfig::default().listen("127.0.0.1:7412").bind()?.run()`.
     HelperConfig {
-        /// Address to listen on; port 0 takes a free one.
+        /// Address to listen on. Port 0 stands for any free port.
         listen: String as impl Into<String> = "127.0.0.1:7412".into(),
         /// Slow this machine's messages down to those of a network.
         network: Network = Network::Loopback,
-        /// Give up on a party that is silent, or whose peer does not come, for so long.
+        /// Give up on a party that is silent for this time, or whose peer does not come within it.
         timeout: Duration = Duration::from_secs(120),
-        /// Keep halves of weights in at most so many bytes of memory.
+        /// Most bytes of memory for the halves of weights that the helper keeps.
         max_weights: u64 = 8 << 30,
-        /// Most sessions at once, those that wait for their second party included.
+        /// Most sessions at once, including those that wait for their second party.
         sessions: usize = 64,
         /// Most sessions of one key at once.
         max_sessions_per_key: usize = 16,
         /// End a session after so long.
         session_limit: Duration = Duration::from_secs(3600),
-        /// Give up on a party that has not proved its key after so long.
+        /// Give up on a party that has not proved its key after this time.
         handshake_timeout: Duration = Duration::from_secs(10),
         /// Most connections at once that have not proved a key.
         max_idle: usize = 256,
-        /// Most such connections from one address (IPv6: one network).
+        /// Most such connections from one address, in IPv6 from one network of 64 bits.
         max_idle_per_address: usize = 32,
-        /// End after one session.
+        /// Whether the helper ends after one session.
         once: bool = false,
-        /// Whom it deals to, beside parties with its own key.
+        /// Parties that the helper serves, beside those with its own key.
         allow: Allow = Allow::Known,
-        /// Who it is.
+        /// The key pair by which the helper proves who it is.
         proof: Proof = Proof::User,
     }
 }
@@ -66,16 +66,16 @@ struct Shared {
     config: HelperConfig,
     host: Host,
     pairing: Pairing,
-    /// A party has a seat, and a session two.
+    /// Each party of a session has a seat.
     desk: Arc<Desk>,
     watch: Arc<Watch>,
 }
 
 impl HelperConfig {
-    /// Listens. Parties may come from here on, and are served by [`HelperServer::run`].
+    /// Listens. Parties may connect from then on; [`HelperServer::run`] serves them.
     ///
     /// # Errors
-    /// If a file cannot be read or the address not be taken.
+    /// If a file cannot be read or the address cannot be taken.
     pub fn bind(self) -> Result<HelperServer, Error> {
         self.network.between_processes()?;
         let host = Host::open(&self.proof, self.allow.clone())?;
@@ -97,12 +97,12 @@ impl HelperServer {
         self.address
     }
 
-    /// The key that it proves; `None` without encryption.
+    /// The key that the helper proves; `None` without encryption.
     pub fn key(&self) -> Option<PublicKey> {
         self.shared.host.key()
     }
 
-    /// Deals until the process ends, or to one session.
+    /// Deals until the process ends or, with [`once`](HelperConfig::once), to one session.
     ///
     /// # Errors
     /// If the system does not let it listen, or the one session fails.
@@ -116,7 +116,7 @@ impl HelperServer {
             let told = ended.clone();
             let visit = move |stream, peer, place| visit(&shared, stream, peer, place, &told);
             if let Err(error) = door.accept(&listener, once, || false, || (), visit) {
-                // Nobody listens where the helper has ended.
+                // Sending fails if the helper has ended.
                 drop(ended.send(Err(system("accept a connection")(error))));
             }
         };
@@ -130,7 +130,7 @@ impl HelperServer {
     }
 }
 
-/// Serves one party, and says how a session ended.
+/// Serves one party, and sends the result of its session to `ended`.
 fn visit(shared: &Shared, stream: TcpStream, peer: SocketAddr, place: Place, ended: &Sender<Result<(), Error>>) {
     let span = tracing::info_span!("party", %peer);
     let _entered = span.enter();
@@ -142,7 +142,7 @@ fn visit(shared: &Shared, stream: TcpStream, peer: SocketAddr, place: Place, end
             let bytes = |entries: &[Entry]| entries.iter().map(|entry| entry.traffic.bytes()).sum::<u64>();
             let [client, server] = entries.each_ref().map(|entries| bytes(entries));
             info!(client, server, "dealt: {client} bytes with the client, {server} with the server");
-            // Nobody listens where the helper goes on.
+            // Sending fails if the helper has ended.
             drop(ended.send(Ok(())));
         }
         Err(error) => {

@@ -1,4 +1,4 @@
-//! Who a server is, and whom it lets in.
+//! The identity of a server, and the clients that it lets in.
 
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use waggle_net::{AllowList, Identity, KeyError, Link, NetError, PublicKey, tls};
 use crate::Error;
 use crate::keys::{Proof, file};
 
-/// Whom a server lets in, beside itself.
+/// Clients that a server lets in, beside those with its own key.
 #[derive(Clone, Debug, Default)]
 pub enum Allow {
     /// The clients in the user's file `allowed_clients`.
     #[default]
     Known,
-    /// The clients whose keys stand in this file, one on each line. It is read anew for every client.
+    /// The clients whose keys stand in this file, one on each line. The file is read anew for every client.
     List(PathBuf),
     /// One client.
     One(PublicKey),
@@ -25,7 +25,7 @@ pub enum Allow {
     Any,
 }
 
-/// A server's side of every connection.
+/// The identity and the list of clients with which a server accepts connections.
 pub(super) struct Host {
     /// `None` without encryption.
     identity: Option<Arc<Identity>>,
@@ -46,7 +46,7 @@ impl Host {
             allow => allow,
         };
         let host = Host { identity: proof.identity()?, allow };
-        // A list that cannot be read is said now, and not to the first client.
+        // A list that cannot be read is an error now, and not only for the first client.
         host.admits(host.key())?;
         Ok(host)
     }
@@ -56,7 +56,7 @@ impl Host {
         self.identity.as_ref().map(|identity| identity.public())
     }
 
-    /// Encrypts an accepted connection, within `handshake_timeout` in all. Blocks: call it in a thread of its own.
+    /// Encrypts an accepted connection within `handshake_timeout`. The call blocks, so it needs a thread of its own.
     pub(super) fn accept(
         &self,
         stream: TcpStream,
@@ -72,7 +72,7 @@ impl Host {
         Ok(Accepted { key: Some(link.peer_key()), link: Box::new(link) })
     }
 
-    /// Whether a client with `key` may come in: the list is read anew.
+    /// Whether a client with `key` may come in. The list is read anew for each call.
     pub(super) fn admits(&self, key: Option<PublicKey>) -> Result<bool, KeyError> {
         let (Some(key), Some(own)) = (key, self.key()) else { return Ok(true) };
         let listed = match &self.allow {

@@ -1,4 +1,4 @@
-//! The server's counters, and the page on which a Prometheus reads them.
+//! The server's counters, and the page from which Prometheus reads them.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -16,32 +16,32 @@ use prometheus_client::registry::{Registry, Unit};
 use waggle_net::{Phase, WireBytes};
 use waggle_session::party::Outcome;
 
-/// Most time for a reader of the page, and most bytes of its request.
+/// Most time for a reader of the page, and most bytes of a reader's request.
 const READER: Duration = Duration::from_secs(2);
 const REQUEST_BYTES: usize = 8 << 10;
-/// Readers at once. One more takes the place of the one that came first.
+/// Most readers at once. A further one takes the place of the oldest.
 const READERS: usize = 64;
 
 type Label = [(&'static str, &'static str); 1];
 type Counts = Family<Label, Counter>;
 type Seconds = Family<Label, Counter<f64, AtomicU64>>;
 
-/// The end of a connection.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// A text.
+    /// The session generated a text.
     Generated,
-    /// A pool.
+    /// The session filled a pool.
     Filled,
     /// No key was proved: not TLS, or too slow.
     Unproved,
-    /// A stranger, a full queue, a quota, a request beyond the limits.
+    /// The client was refused: a stranger, a full queue, a quota, or a request beyond the limits.
     Refused,
     /// The client left while it waited.
     Left,
     /// The session took longer than it may.
     Expired,
-    /// Everything else.
+    /// Any other error.
     Failed,
 }
 
@@ -67,7 +67,7 @@ const TO_CLIENT: Label = [("direction", "server_to_client")];
 const PHASES: [(Phase, &str); 4] =
     [(Phase::Setup, "setup"), (Phase::Offline, "offline"), (Phase::Prefill, "prefill"), (Phase::Decode, "decode")];
 
-/// All counters. Those of whole sessions count at the session's end.
+/// All counters. Costs of a session are counted at its end.
 pub(super) struct Metrics {
     registry: Registry,
     sessions: Counts,
@@ -95,7 +95,7 @@ impl Metrics {
             seconds: Family::default(),
             tokens: Counter::default(),
         };
-        // A counter needs to exist from the start to have a rate.
+        // Prometheus has a rate only of a counter that exists from the start.
         End::ALL.iter().for_each(|end| drop(metrics.sessions.get_or_create(&[("outcome", end.name())])));
         for family in [&metrics.bytes, &metrics.wire_bytes] {
             [TO_SERVER, TO_CLIENT].iter().for_each(|label| drop(family.get_or_create(label)));
@@ -120,7 +120,7 @@ impl Metrics {
         metrics
     }
 
-    /// A connection came to this end.
+    /// Counts a connection that ended in this way.
     pub(super) fn ended(&self, end: End) {
         self.sessions.get_or_create(&[("outcome", end.name())]).inc();
     }
@@ -141,15 +141,15 @@ impl Metrics {
         self.tokens.inc_by(outcome.generation.count as u64);
     }
 
-    /// Counts the bytes that a link took and gave, as the server sees it.
+    /// Counts the bytes that the server sent and received on a link.
     pub(super) fn wire(&self, bytes: WireBytes) {
         self.wire_bytes.get_or_create(&TO_CLIENT).inc_by(bytes.sent);
         self.wire_bytes.get_or_create(&TO_SERVER).inc_by(bytes.received);
     }
 
-    /// The page, with what is so now.
+    /// The text of the page, with the current numbers `now`.
     fn page(&self, now: Now) -> String {
-        // Numbers of threads and files fit.
+        // Numbers of threads and files fit into an `i64`.
         self.running.set(now.running as i64);
         self.waiting.set(now.waiting as i64);
         self.pools.set(now.pools as i64);
@@ -161,14 +161,14 @@ impl Metrics {
     }
 }
 
-/// Numbers that are looked up when the page is read.
+/// Numbers that are looked up each time the page is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Now {
     /// Sessions under way.
     pub(super) running: usize,
     /// Clients in the queue.
     pub(super) waiting: usize,
-    /// Pools in the directory.
+    /// Pools in the server's directory.
     pub(super) pools: usize,
 }
 
@@ -188,7 +188,7 @@ pub(super) fn publish(
                 if readers.len() >= READERS
                     && let Some(first) = readers.pop_front().and_then(|reader| reader.upgrade())
                 {
-                    // The connection's thread notices and ends. It may have gone by itself.
+                    // The thread of that connection notices and ends. It may have ended already.
                     let _ = first.shutdown(Shutdown::Both);
                 }
                 let (stream, page) = (Arc::new(stream), page.clone());
@@ -201,7 +201,7 @@ pub(super) fn publish(
             });
             if let Err(error) = answering {
                 tracing::warn!(%error, "cannot take a reader of the metrics");
-                // It may fail again at once.
+                // The next `accept` may fail again at once.
                 thread::sleep(Duration::from_millis(100));
             }
         }
@@ -236,7 +236,7 @@ fn answer(mut stream: &TcpStream, page: impl FnOnce() -> String) -> io::Result<(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    // The whole answer fits the socket's buffer, unless that is full already, so one time-out bounds the write.
+    // The answer fits the socket's buffer unless the buffer is full already, so one time-out bounds the write.
     stream.set_write_timeout(Some(left()?))?;
     stream.write_all((head + &body).as_bytes())
 }
@@ -254,7 +254,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(request).unwrap();
         let mut text = String::new();
-        // A refused request may reset the connection.
+        // The server may reset the connection of a refused request.
         let _ = stream.read_to_string(&mut text);
         text
     }

@@ -16,7 +16,7 @@
 //! | [`signals`] | the end |
 //! | [`ranks`] | products spread over the ranks of mpirun |
 //!
-//! The thread that calls [`Server::run`] waits for the end. Events go to [`tracing`].
+//! The thread that calls [`Server::run`] waits until the server ends. Events are logged with [`tracing`].
 
 mod accounts;
 mod bind;
@@ -70,13 +70,13 @@ pub struct Server {
     happened: Receiver<Happened>,
 }
 
-/// Ends a server.
+/// A handle that ends a server.
 #[derive(Clone)]
 pub struct Stop(Sender<Happened>);
 
 impl Stop {
-    /// Lets running sessions finish, ends conversations in which nothing runs, lets nobody else in, and ends
-    /// [`Server::run`].
+    /// Ends [`Server::run`]. Running sessions finish, conversations in which nothing runs end at once, and no client
+    /// is let in any more.
     pub fn stop(&self) {
         self.because("stop");
     }
@@ -88,7 +88,7 @@ impl Stop {
 }
 
 impl Server {
-    /// A server of `model`, a directory or a bundled name.
+    /// Settings of a server of `model`, a directory or a bundled name.
     pub fn of(model: impl Into<String>) -> ServerConfig {
         ServerConfig::default().model(model)
     }
@@ -103,17 +103,17 @@ impl Server {
         self.service.host.key()
     }
 
-    /// The name of its model.
+    /// The name of the server's model.
     pub fn model(&self) -> &str {
         &self.service.hosted.public().name
     }
 
-    /// A handle that ends it.
+    /// A handle that ends the server.
     pub fn stop(&self) -> Stop {
         Stop(self.service.events.clone())
     }
 
-    /// Lets SIGTERM and SIGINT end it: the first in good order, the second at once.
+    /// Lets SIGTERM and SIGINT end the server. The first signal ends it in good order, the second at once.
     ///
     /// # Errors
     /// If the system does not allow it.
@@ -123,7 +123,7 @@ impl Server {
         Ok(self)
     }
 
-    /// Serves until somebody stops it.
+    /// Serves until a [`Stop`] or a signal ends it.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -131,11 +131,11 @@ impl Server {
         self.serve(false, None).map(drop)
     }
 
-    /// Serves one client and returns what its session took; `None` if somebody stopped it before. With `patience` the
-    /// client must come within it.
+    /// Serves one client and returns the outcome of its session, or `None` if the server was stopped before. With
+    /// `patience`, the client must come within this time.
     ///
     /// # Errors
-    /// Those of the session, and [`NetError::TimedOut`].
+    /// Errors of the session, and [`NetError::TimedOut`] if no client comes within `patience`.
     pub fn run_once(self, patience: Option<Duration>) -> Result<Option<Outcome>, Error> {
         self.serve(true, patience)
     }
@@ -183,12 +183,12 @@ impl Server {
                     let seconds = patience.unwrap_or_default().as_secs_f64();
                     break Err(NetError::TimedOut { step: "accept", seconds }.into());
                 }
-                // The service itself holds a sender.
+                // This does not happen, as the service holds a sender.
                 Err(RecvTimeoutError::Disconnected) => break Ok(None),
             }
         };
         service.over.store(true, Ordering::Release);
-        // Wakes the thread that accepts. Where this fails it ends with the process.
+        // Wakes the thread that accepts connections. If that fails, the thread ends with the process.
         if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
             let _ = accepting.join();
         }

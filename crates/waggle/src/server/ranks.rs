@@ -1,4 +1,4 @@
-//! A server under mpirun: rank 0 serves clients, the others multiply for it. See [`spread`].
+//! A server under mpirun. Rank 0 serves clients, and the other ranks multiply for it. See [`spread`].
 
 use std::sync::Arc;
 use std::thread;
@@ -15,12 +15,12 @@ use crate::Error;
 use crate::error::{ServeError, describe};
 use crate::models::open_adapted;
 
-/// This process's part in a job, if there is one. Dropping it on rank 0 ends the other ranks, whatever rank 0 ends
-/// with.
+/// This process's part in a job of mpirun, if there is one. Dropping it on rank 0 ends the other ranks, whatever the
+/// reason.
 pub struct Job(Option<Ranks>);
 
 impl Job {
-    /// A process by itself.
+    /// The part of a process that mpirun did not start.
     pub fn alone() -> Self {
         Job(None)
     }
@@ -28,22 +28,22 @@ impl Job {
     /// Joins the job if mpirun started this process along with others.
     ///
     /// # Errors
-    /// If the ranks cannot talk.
+    /// If the ranks cannot reach each other.
     pub fn join() -> Result<Self, Error> {
         Ok(Job(waggle_spread::start()?))
     }
 
-    /// Whether this rank multiplies for another one.
+    /// Whether this rank multiplies for rank 0.
     pub fn follows(&self) -> bool {
         self.0.as_ref().is_some_and(|ranks| ranks.rank() > 0)
     }
 
-    /// Who takes products with this process.
+    /// The ranks that share products with this process.
     pub(super) fn spread(&self) -> Option<Arc<dyn Spread>> {
         self.0.clone().map(|ranks| Arc::new(ranks) as Arc<dyn Spread>)
     }
 
-    /// Makes sure that all ranks have the same model, `opened` at this one.
+    /// Checks that all ranks have the same model. `opened` is this rank's.
     pub(super) fn meet(&self, opened: Result<ModelFiles, Error>) -> Result<ModelFiles, Error> {
         let Some(ranks) = &self.0 else { return opened };
         let digest = opened.and_then(|files| Ok((files.sampled_digest()?, files)));
@@ -51,7 +51,7 @@ impl Job {
         Ok(digest?.1)
     }
 
-    /// Waits until all ranks have read their columns.
+    /// Waits until all ranks have read their columns of the weights.
     pub(super) fn ready(&self) -> Result<(), Error> {
         let Some(ranks) = &self.0 else { return Ok(()) };
         ranks.ready(Ok(()))?;
@@ -62,13 +62,14 @@ impl Job {
         Ok(())
     }
 
-    /// Multiplies for rank 0, with the model that `config` names and its policy needs, until rank 0 ends.
+    /// Multiplies for rank 0 until rank 0 ends, with the model of `config` and the columns that its policy needs.
     ///
     /// # Errors
-    /// If this rank has another model, or rank 0 is gone.
+    /// If this rank has another model than rank 0, or rank 0 is gone.
     pub fn follow(&self, config: &ServerConfig) -> Result<(), Error> {
         let Some(ranks) = &self.0 else { return Ok(()) };
-        // Whoever ends the job signals all ranks. Sessions that run need these until rank 0 ends.
+        // Ending a job signals all ranks. This rank ignores the signal, as running sessions need it until rank 0
+        // ends.
         let rank = ranks.rank();
         signals::on_signal(move |signal| info!(rank, "{signal}: this rank ends with rank 0"))
             .map_err(|source| Error::System { what: "wait for signals", source })?;
@@ -77,7 +78,8 @@ impl Job {
         let files = self.meet(open_adapted(&config.model, config.adapter.as_deref())).map_err(named)?;
         let loaded = all_matrices(&config.terms.policy, &files, Arc::new(ranks.clone()));
         if loaded.as_ref().is_err_and(rank_0_has_ended) {
-            // Rank 0 says why. mpirun kills all when the first process fails, and would cut its words off.
+            // Rank 0 reports the error. If this rank failed first, mpirun would kill all ranks and cut rank 0's
+            // report off.
             info!(rank, "rank 0 has ended");
             return Ok(());
         }

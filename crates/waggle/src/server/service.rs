@@ -1,4 +1,4 @@
-//! What all sessions of a server share: the model, and what a client may have.
+//! State that all sessions of a server share: the model, and the limits of clients.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ use super::metrics::{Metrics, Now};
 use super::watch::Watch;
 use crate::Error;
 
-/// An event that a server waits for.
+/// An event for which the server's main thread waits.
 pub(super) enum Happened {
     Begun,
     Ended(Box<Result<Outcome, Error>>),
@@ -36,7 +36,7 @@ pub(super) struct Service {
     pub(super) door: Arc<Door>,
     pub(super) watch: Arc<Watch>,
     pub(super) metrics: Arc<Metrics>,
-    /// Nobody is accepted any more.
+    /// Whether the server accepts no connection any more.
     pub(super) over: AtomicBool,
     pub(super) events: Sender<Happened>,
 }
@@ -47,7 +47,8 @@ impl Service {
         self.host.key().map(|key| key.to_string()) == peer.key
     }
 
-    /// The terms for a client: another's learns tokens alone, unless the server says otherwise.
+    /// The terms for a client. One with another key than the server's learns tokens alone, unless the server's terms
+    /// say otherwise.
     pub(super) fn terms_for(&self, peer: &Peer) -> party::Terms {
         let of_key = if self.owns(peer) { Reveal::Logits } else { Reveal::Token };
         let reveal = self.config.terms.reveal.unwrap_or(of_key);
@@ -62,11 +63,11 @@ impl Service {
     }
 
     pub(super) fn tell(&self, event: Happened) {
-        // Nobody waits for it if the server has ended.
+        // If the server has ended, nobody waits for the event.
         let _ = self.events.send(event);
     }
 
-    /// The present numbers of the page of the metrics; a directory that cannot be read shows no pools.
+    /// The current numbers for the page of counters. A directory that cannot be read counts as 0 pools.
     pub(super) fn now(&self) -> Now {
         let (running, waiting) = self.desk.counts();
         let pools = self.config.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files));

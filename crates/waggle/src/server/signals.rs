@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Calls `first` at the first signal; a second ends the process with the code that shells give for it. Elsewhere than
-/// under Unix, signals keep their meaning.
+/// Calls `first` at the first signal. A second signal ends the process with the exit code that shells use for it.
+/// Where the system is not Unix, signals keep their meaning.
 pub fn on_signal(first: impl FnOnce(&'static str) + Send + 'static) -> io::Result<()> {
     #[cfg(unix)]
     {

@@ -22,17 +22,17 @@ use crate::Error;
 use crate::error::{Full, ServeError, describe};
 use crate::summary::report;
 
-/// The interval at which a client that waits hears its place.
+/// Interval at which a waiting client is told that the server is busy.
 const BUSY: Duration = Duration::from_secs(1);
-/// The interval at which its leaving is looked for.
+/// Interval at which the server checks whether a waiting client has left.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs the session on `stream` and books how it ended. Even a bug that a client triggers does not end the server.
+/// Runs the session on `stream` and counts how it ended. A panic in it does not end the server.
 pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, place: Place) {
     let span = tracing::info_span!("session", %peer, key = tracing::field::Empty);
     let _entered = span.enter();
     let mut stage = Stage::Unproved;
-    // The seat is held until everything is booked, because a server that ends waits for seats alone.
+    // The seat is held until everything is counted, because an ending server waits only for seats.
     let mut seat = None;
     let visited = catch_unwind(AssertUnwindSafe(|| attend(server, &stream, place, &mut stage, &mut seat)));
     let outcome = visited.unwrap_or(Err(Error::Panicked));
@@ -65,7 +65,7 @@ pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, 
 /// The stage that a connection reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The client proved no key yet.
+    /// The client has not proved a key yet.
     Unproved,
     /// The client is not served yet.
     Waiting,
@@ -112,7 +112,7 @@ fn attend(
     let own = stream.try_clone().map_err(io)?;
     let Accepted { mut link, key } =
         server.host.accept(own, server.config.handshake_timeout, server.config.timeout)?;
-    // The first words on a link without encryption, which has the time-out of a session.
+    // A link without encryption has only the session's long time-out so far. The first message must come sooner.
     let hurry = server.watch.limit(stream, server.config.handshake_timeout).map_err(io)?;
     await_client(&mut link).map_err(|error| match hurry.expired() {
         true => NetError::TimedOut { step: "admission", seconds: server.config.handshake_timeout.as_secs_f64() },
@@ -138,7 +138,7 @@ fn attend(
         if left(stream) {
             return Err(ServeError::Left.into());
         }
-        // Nor do the times tell of others in the queue.
+        // The times of these messages are fixed too, so that they tell nothing of other clients in the queue.
         if !waits || told >= BUSY {
             if !waits {
                 info!(position, "the client waits");
@@ -210,8 +210,8 @@ fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, peer: &Pe
     Ok(outcome)
 }
 
-/// Whether the client has closed the connection, even if unread bytes are left. Where the system does not tell, the
-/// next message shows it.
+/// Whether the client has closed the connection, even if unread bytes are left. If the system cannot tell, the next
+/// message to the client fails.
 fn left(stream: &TcpStream) -> bool {
     #[cfg(unix)]
     {
@@ -231,22 +231,22 @@ fn left(stream: &TcpStream) -> bool {
     }
 }
 
-/// The server's eyes on a session.
+/// Watches a session for the server: charges positions, and notes when nothing runs.
 struct Watcher<'a> {
     server: &'a Service,
     stream: &'a TcpStream,
     peer: &'a Peer,
-    /// While nothing runs.
+    /// The mark of an idle connection, while nothing runs on it.
     idle: Option<Idle>,
-    /// Positions that are charged, and those that have gone through the model.
+    /// Positions that are charged. `shown` are those that have gone through the model.
     charged: u64,
     shown: u64,
-    /// Tokens that are done.
+    /// Tokens that are generated so far.
     tokens: u64,
 }
 
 impl Watcher<'_> {
-    /// Credits what was charged and not used.
+    /// Credits the positions that were charged but not used.
     fn settle(&mut self) {
         let Some(accounts) = self.server.accounts_of(self.peer) else { return };
         let unused = self.charged.saturating_sub(self.shown);
@@ -271,7 +271,7 @@ impl Watcher<'_> {
                     self.charged += positions;
                 }
             }
-            // Without a second descriptor the connection merely stays open until its client leaves.
+            // If no second descriptor is free, the connection merely stays open until its client leaves.
             Event::Idle(idle) => self.idle = idle.then(|| self.server.watch.idle(self.stream).ok()).flatten(),
             Event::Stays => debug!("the client is there"),
             Event::Shown(positions) => self.shown += positions,
@@ -291,7 +291,7 @@ impl Watcher<'_> {
     }
 }
 
-/// A link whose bytes count when it is dropped, however the session ends.
+/// A link that adds its bytes to the counters when it is dropped, however the session ends.
 struct Tallied {
     link: Box<dyn Link>,
     metrics: Arc<Metrics>,

@@ -1,5 +1,5 @@
-//! Connections that end under their sessions, whatever these wait for: one that is open at its deadline, and those
-//! that are idle when the server ends.
+//! Closes connections while their sessions wait: at a connection's deadline, and when the server ends if the
+//! connection is idle.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Shutdown, TcpStream};
@@ -8,40 +8,40 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// A connection and the flag that says its time was up.
+/// A connection, and the flag that is set when its time is up.
 type Open = (TcpStream, Arc<AtomicBool>);
 
 #[derive(Default)]
 struct State {
-    /// Connections by deadline; the number tells connections of one deadline apart.
+    /// Connections by deadline. The number tells connections with the same deadline apart.
     open: BTreeMap<(Instant, u64), Open>,
     idle: HashMap<u64, TcpStream>,
     ending: bool,
     next: u64,
 }
 
-/// The connections that have a deadline, and those that are idle.
+/// The connections that have a deadline, and the connections that are idle.
 #[derive(Default)]
 pub(super) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// A deadline that holds until this is dropped.
+/// A deadline of a connection, until this value is dropped.
 pub(super) struct Limit {
     watch: Arc<Watch>,
     key: (Instant, u64),
     expired: Arc<AtomicBool>,
 }
 
-/// A connection on which nothing runs until this is dropped.
+/// The mark of a connection on which nothing runs, until this value is dropped.
 pub(super) struct Idle {
     watch: Arc<Watch>,
     key: u64,
 }
 
 impl Watch {
-    /// Starts the thread that watches; it lives as long as the process.
+    /// Starts the thread that watches. It lives as long as the process.
     pub(super) fn start() -> io::Result<Arc<Self>> {
         let watch = Arc::new(Watch::default());
         let watching = watch.clone();
@@ -62,7 +62,7 @@ impl Watch {
             {
                 let (stream, expired) = entry.remove();
                 expired.store(true, Ordering::Release);
-                // An error means that it is closed already.
+                // An error means that the connection is closed already.
                 let _ = stream.shutdown(Shutdown::Both);
             }
             let next = state.open.first_key_value().map(|((deadline, _), _)| *deadline);
@@ -88,8 +88,8 @@ impl Watch {
         Ok(Limit { watch: self.clone(), key, expired })
     }
 
-    /// Nothing runs on `stream` until what is returned is dropped. It is closed if the server ends meanwhile, or
-    /// ends already.
+    /// Marks `stream` as idle until the returned value is dropped. If the server ends meanwhile or is ending already,
+    /// the connection is closed.
     pub(super) fn idle(self: &Arc<Self>, stream: &TcpStream) -> io::Result<Idle> {
         let stream = stream.try_clone()?;
         let mut state = self.state();
@@ -102,7 +102,7 @@ impl Watch {
         Ok(Idle { watch: self.clone(), key })
     }
 
-    /// Closes what is idle, from now on.
+    /// Closes all idle connections, and from now on each that becomes idle.
     pub(super) fn end(&self) {
         let mut state = self.state();
         state.ending = true;
@@ -118,7 +118,7 @@ impl Watch {
 }
 
 impl Limit {
-    /// Whether the time was up.
+    /// Whether the deadline has passed and the connection was closed.
     pub(super) fn expired(&self) -> bool {
         self.expired.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
-//! Key-value retrieval: a list of pairs, and at the end the value of one key is asked for.
+//! Key-value retrieval: a list of pairs, and at the end a question for the value of one key.
 //!
-//! The list goes through the model at once; the key comes token by token, when the policy has made its choice. With a
-//! tokenizer a pair is a line of two words, `KEY is VALUE.`; without one, two tokens.
+//! The list goes through the model at once. The key follows token by token, after the policy has made its choice.
+//! With a tokenizer a pair is a line of two words, `KEY is VALUE.`; without one it is two tokens.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -20,10 +20,10 @@ pub(super) const TASK: Task = Task {
     sequences,
 };
 
-/// Sequences where no number is given.
+/// Default number of sequences.
 const SEQUENCES: usize = 16;
 
-/// Pairs of a sequence, at most: as many keys as there are words, and room for other values.
+/// Most pairs of a sequence. Keys and values are different words, so each gets half of the words.
 const PAIRS: usize = KNOWN / 2;
 
 fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {

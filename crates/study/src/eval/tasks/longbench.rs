@@ -1,12 +1,12 @@
 //! Question answering, summaries and more over long texts, from files in the form of LongBench.
 //!
 //! Each line of `--data` is an object with `input`, `context`, `answers`, `all_classes`, `dataset` and `length`;
-//! other keys are ignored. The prompt is made by the data set's entry in `--prompts`, a file like the authors'
-//! `dataset2prompt.json` (without one: the context, an empty line, the input). A prompt that is too long for the
-//! model loses its middle, as published. The answer is generated greedily, with the published number of tokens at
-//! most, and scored by the published metric of its data set; beside that the first reference answer is scored token
-//! by token, for `perplexity` and all that is relative to the full cache. Data sets in Chinese need a segmenter of
-//! Chinese words for their metrics and are refused.
+//! other keys are ignored. The prompt follows the data set's entry in `--prompts`, a file like the authors'
+//! `dataset2prompt.json`. By default it is the context, an empty line and the input. A prompt that is too long for
+//! the model loses its middle, as published. The answer is generated greedily, with at most the published number of
+//! tokens, and scored by the data set's published metric. In addition, the first reference answer is scored token by
+//! token, for `perplexity` and all metrics relative to the full cache. Data sets in Chinese are refused, as their
+//! metrics need a segmenter of Chinese words.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ pub(super) const TASK: Task = Task {
     sequences,
 };
 
-/// Data sets by name: how answers are scored, and the most tokens of one.
+/// Data sets: the name, the measure of answers, and the most tokens of an answer.
 const DATASETS: [(&str, Measure, usize); 16] = [
     ("narrativeqa", Measure::F1, 128),
     ("qasper", Measure::F1, 128),
@@ -48,7 +48,7 @@ const DATASETS: [(&str, Measure, usize); 16] = [
     ("repobench-p", Measure::Code, 64),
 ];
 
-/// Data sets of which only the first line of an answer counts.
+/// Data sets in which only the first line of an answer counts.
 const ONE_LINE: [&str; 3] = ["trec", "triviaqa", "samsum"];
 
 /// A line of the data.
@@ -120,7 +120,7 @@ fn sequence(
     }
     let ids = encode(tokenizer, &text)?;
     let mut ids = if ids.len() > room {
-        // The beginning has the instruction and the end the question.
+        // The middle is left out, as the instruction is at the beginning and the question at the end.
         [&ids[..room / 2], &ids[ids.len() - (room - room / 2)..]].concat()
     } else {
         ids
@@ -143,13 +143,13 @@ fn sequence(
     })
 }
 
-/// `template` with both parts put in. What stands in a part is never taken for a place of the other.
+/// `template` with `context` and `input` filled in. A placeholder inside one of these texts is not replaced.
 fn filled(template: &str, context: &str, input: &str) -> String {
     let parts = template.split("{context}").map(|part| part.replace("{input}", input));
     parts.collect::<Vec<_>>().join(context)
 }
 
-/// A generated answer's text, scored.
+/// The grader of a generated answer's text.
 struct Graded {
     tokenizer: Arc<Tokenizer>,
     score: Score,

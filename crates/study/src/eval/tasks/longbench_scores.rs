@@ -9,18 +9,18 @@ pub(super) enum Measure {
     F1,
     /// ROUGE-L: F1 of words in longest common subsequences, by sentences.
     RougeL,
-    /// The right one of the classes that are named.
+    /// Whether the right class is named, divided by the number of named classes.
     Class,
-    /// The share of numbers that are the right paragraph's.
+    /// The share of the answer's numbers that name the right paragraph.
     Retrieval,
-    /// The share of numbers that are right.
+    /// The share of the answer's numbers that are right.
     Count,
     /// Similarity of the first line of code.
     Code,
 }
 
 impl Measure {
-    /// Its name in reports.
+    /// The measure's name in reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Measure::F1 => "f1",
@@ -37,11 +37,11 @@ impl Measure {
 #[derive(Clone, Debug)]
 pub(super) struct Score {
     pub(super) measure: Measure,
-    /// Right answers; the best one counts.
+    /// The right answers. The best score among them counts.
     pub(super) answers: Vec<String>,
     /// All classes, for [`Measure::Class`].
     pub(super) classes: Vec<String>,
-    /// Whether only the first line of what was generated counts.
+    /// Whether only the first line of the generated text counts.
     pub(super) one_line: bool,
 }
 
@@ -87,7 +87,7 @@ fn f1(generated: &str, right: &str) -> f64 {
     harmonic(common, generated.len(), right.len())
 }
 
-/// F1 of `common` of two numbers.
+/// F1 of two lists of `generated` and `right` words, of which `common` words are in both.
 fn harmonic(common: usize, generated: usize, right: usize) -> f64 {
     if common == 0 {
         return 0.0;
@@ -96,8 +96,8 @@ fn harmonic(common: usize, generated: usize, right: usize) -> f64 {
     2.0 * precision * recall / (precision + recall)
 }
 
-/// Summaries are sets of words: those of a reference sentence that lie on a longest common subsequence with any
-/// generated sentence are found, each word once.
+/// ROUGE-L of summaries. A word of a reference sentence counts as found if it lies on a longest common subsequence
+/// with any generated sentence. Each word counts once.
 fn rouge_l(generated: &str, right: &str) -> f64 {
     let sentences = |text: &str| -> Vec<Vec<String>> {
         let sentences = text.split('.').filter(|sentence| !sentence.is_empty());
@@ -114,7 +114,8 @@ fn rouge_l(generated: &str, right: &str) -> f64 {
     harmonic(found.len(), words(&generated).len(), words(&right).len())
 }
 
-/// Places in `a` of a longest common subsequence with `b`. Of several the one that leaves out of `b` what it can.
+/// Positions in `a` of a longest common subsequence with `b`. Ties are resolved from the end, by skipping entries of
+/// `b`.
 fn common_subsequence<T: PartialEq>(a: &[T], b: &[T]) -> Vec<usize> {
     let width = b.len() + 1;
     let mut longest = vec![0u32; (a.len() + 1) * width];
@@ -141,8 +142,8 @@ fn common_subsequence<T: PartialEq>(a: &[T], b: &[T]) -> Vec<usize> {
     places
 }
 
-/// One over the number of classes that `generated` names, if the right one is among them. A class whose name is a
-/// part of the right one's is named by it.
+/// 1 divided by the number of classes that `generated` names, or 0 if the right one is not among them. A class whose
+/// name is a part of the right class's name does not count.
 fn class(generated: &str, right: &str, classes: &[String]) -> f64 {
     let named = classes.iter().filter(|class| generated.contains(class.as_str()));
     let named: Vec<&String> = named.filter(|class| *class == right || !right.contains(class.as_str())).collect();
@@ -156,15 +157,15 @@ fn paragraph(right: &str) -> Option<String> {
     (!digits.is_empty()).then_some(digits)
 }
 
-/// The share of the numbers in `generated` that are `right`.
+/// The share of the numbers in `generated` that equal `right`.
 fn share_of_numbers(generated: &str, right: &str) -> f64 {
     let numbers: Vec<&str> = generated.split(|c: char| !c.is_ascii_digit()).filter(|n| !n.is_empty()).collect();
     let found = numbers.iter().filter(|number| **number == right.trim()).count();
     if numbers.is_empty() { 0.0 } else { found as f64 / numbers.len() as f64 }
 }
 
-/// The first line of `generated` that is code beside `right`: twice their longest common subsequence of characters
-/// over both lengths, in whole percent.
+/// Similarity of `right` and the first line of `generated` that is code: twice the length of their longest common
+/// subsequence of characters, divided by the sum of their lengths, in whole percent.
 fn code(generated: &str, right: &str) -> f64 {
     let is_code = |line: &&str| !line.contains(['`', '#']) && !line.contains("//");
     let line = generated.trim_start_matches('\n').split('\n').find(is_code).unwrap_or_default();
@@ -189,13 +190,13 @@ mod tests {
         close(f1("The cat, sat!", "a cat sat"), 1.0);
         // Common: cat. Precision 1/3, recall 1/2.
         close(f1("cat dog cow", "cat mouse"), 0.4);
-        // A word counts as often as both have it: precision 1/2, recall 1.
+        // A word counts as often as both texts have it: precision 1/2, recall 1.
         close(f1("yes yes", "yes"), 2.0 / 3.0);
         close(f1("", "yes"), 0.0);
         close(f1("the", "a"), 0.0);
     }
 
-    /// Generated, right, and the score; see below.
+    /// Generated text, right text, and the score by the package `rouge`.
     const ROUGE: [(&str, &str, f64); 5] = [
         ("the cat sat on the mat", "the cat is on the mat", 0.799999995),
         (
@@ -225,7 +226,7 @@ mod tests {
         close(class("It is Food.", "Food", &classes), 1.0);
         close(class("Food or Sport", "Food", &classes), 0.5);
         close(class("Sport", "Food", &classes), 0.0);
-        // `Sport` is not counted beside what names it, though the generated text names it with another case.
+        // `Sport` is a part of `Team sport` and not counted, although the generated text also names it by itself.
         close(class("Team sport, a Sport", "Team sport", &classes), 0.5);
         close(class("Food", "Foods", &["Food", "Foods"].map(String::from)), 0.0);
         close(share_of_numbers("12 or 3 and 12", "12"), 2.0 / 3.0);

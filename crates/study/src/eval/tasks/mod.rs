@@ -1,6 +1,6 @@
-//! Named tasks: where sequences come from, and what of them counts.
+//! Named tasks, which make the sequences of a study and choose the metrics that count.
 //!
-//! A task is one file with a [`Task`] and a line in [`TASKS`]. It makes [`Sequence`]s from what it is given; metrics,
+//! A task is one file with a [`Task`] and a line in [`TASKS`]. It makes [`Sequence`]s from its inputs. Metrics,
 //! policies, engines, tables and plots know nothing of tasks.
 
 mod key_value;
@@ -18,20 +18,20 @@ use waggle_tokenizer::Tokenizer;
 
 use super::{EvalError, Sequence};
 
-/// A task.
+/// A named task.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// Its name.
+    /// The task's name.
     pub name: &'static str,
-    /// The question that it asks, for help texts.
+    /// The question that the task asks, for help texts.
     pub about: &'static str,
-    /// Raised when its sequences or scores change their meaning.
+    /// Version of the task. It is raised when its sequences or scores change their meaning.
     pub version: u32,
-    /// The metrics that count in it, by key.
+    /// Keys of the metrics that count in the task.
     pub metrics: &'static [&'static str],
-    /// The fields of [`TaskInput`] that it reads, beside the model and its tokenizer.
+    /// The fields of [`TaskInput`] that the task reads, beside the model and its tokenizer.
     pub takes: &'static [&'static str],
-    /// Makes its sequences.
+    /// Makes the task's sequences.
     pub sequences: fn(&TaskInput) -> Result<Vec<Sequence>, EvalError>,
 }
 
@@ -45,16 +45,16 @@ impl Task {
     }
 }
 
-/// The inputs of a task. A task chooses those that are not given.
+/// The inputs of a task. A task has defaults for missing ones.
 #[derive(Clone)]
 pub struct TaskInput<'a> {
     /// The model.
     pub spec: &'a ModelSpec,
-    /// Its tokenizer, if it has one.
+    /// The model's tokenizer, if it has one.
     pub tokenizer: Option<Arc<Tokenizer>>,
-    /// Texts.
+    /// Texts to read.
     pub texts: Option<&'a [String]>,
-    /// JSON lines.
+    /// Data in JSON lines.
     pub data: Option<&'a str>,
     /// Prompts by the name of a data set: a JSON object with `{context}` and `{input}` in its texts.
     pub prompts: Option<&'a str>,
@@ -62,7 +62,7 @@ pub struct TaskInput<'a> {
     pub context: Option<usize>,
     /// Tokens that go through the model at once.
     pub prompt: Option<usize>,
-    /// The number of sequences: of a text or of data; of a needle the number for each length and depth.
+    /// Number of sequences of a text or of data. For needles, the number for each length and depth.
     pub sequences: Option<usize>,
     /// Lengths of haystacks in tokens.
     pub lengths: Option<&'a [usize]>,
@@ -78,13 +78,14 @@ impl TaskInput<'_> {
     }
 }
 
-/// The tokens of `text` after `before`: a tokenizer may join both, and puts its special tokens before a text.
+/// The tokens of `text` after `before`. Both are encoded together, as a tokenizer may join them and puts special
+/// tokens before a text.
 fn after(tokenizer: &Tokenizer, before: &str, text: &str) -> Result<Vec<u32>, EvalError> {
     let (before, whole) = (encode(tokenizer, before)?, encode(tokenizer, &format!("{before}{text}"))?);
     Ok(whole[common(&before, &whole)..].to_vec())
 }
 
-/// The number of tokens that both have in common at the beginning.
+/// Number of tokens at the beginning that `a` and `b` have in common.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

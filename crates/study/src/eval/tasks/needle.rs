@@ -1,12 +1,12 @@
-//! A needle in a haystack: one fact at a given depth of a long text, which is asked for at the end.
+//! A needle in a haystack: one fact at a given depth of a long text, and at the end a question for this fact.
 //!
-//! The haystack goes through the model at once, the needle in it; then comes the question, token by token, when the
-//! policy has made its choice without knowing it. The answer is scored: its probability (`perplexity`), its tokens
+//! The haystack with the needle goes through the model at once. The question follows token by token, after the policy
+//! has made its choice without knowing it. The answer is scored: its probability (`perplexity`), its tokens
 //! (`accuracy`), and whether greedy generation gives it (`exact_match`).
 //!
-//! With a tokenizer the haystack is made of sentences, those of `--text` or four of ours, and the fact is a word. A
-//! model without one gets pairs of a key and a value, each a token: the needle's key occurs once, and the others
-//! come again and again.
+//! With a tokenizer the haystack consists of sentences, from `--text` or four built-in ones, and the fact is a word.
+//! A model without a tokenizer gets pairs of a key and a value, each one token. The needle's key occurs once, and the
+//! other keys repeat.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -25,13 +25,13 @@ pub(super) const TASK: Task = Task {
     sequences,
 };
 
-/// Depths where none are given.
+/// Default depths.
 const DEPTHS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
-/// Other pairs of a haystack of pairs, at most.
+/// Most other pairs of a haystack of pairs.
 const PAIRS: usize = 40;
 
-/// The haystack where no text is given.
+/// The haystack if no text is given.
 const SENTENCES: [&str; 4] = [
     "The road goes past the mill and down to the water.",
     "In the morning there is mist on the fields and nobody is about.",
@@ -67,7 +67,7 @@ fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {
     Ok(sequences)
 }
 
-/// The sentences of `texts`, or ours.
+/// The sentences of `texts`, or the built-in ones.
 fn sentences(texts: Option<&[String]>) -> Vec<String> {
     let whole =
         |text: &String| text.split_inclusive(['.', '!', '?']).map(|s| s.trim().to_owned()).collect::<Vec<_>>();
@@ -99,7 +99,7 @@ fn of_words(
     if least > length {
         return Err(EvalError::TaskLength { task: TASK.name, length, least });
     }
-    // As many sentences as fit: doubled until they do not, and then halved in between.
+    // Finds the largest number of sentences that fits: doubles it until it does not fit, then searches by bisection.
     let (mut fits, mut beyond) = (0, 1);
     while tokens(beyond)?.len() <= length {
         (fits, beyond) = (beyond, beyond * 2);
@@ -116,7 +116,7 @@ fn of_words(
 }
 
 fn of_pairs(input: &TaskInput, length: usize, depth: f64, rng: &mut StdRng) -> Result<Sequence, EvalError> {
-    // Before them a token, and after them the query and its answer.
+    // One token comes before the pairs, and the query and its answer after them.
     let slots = length.saturating_sub(3) / 2;
     if slots < 2 {
         return Err(EvalError::TaskLength { task: TASK.name, length, least: 7 });
@@ -124,7 +124,7 @@ fn of_pairs(input: &TaskInput, length: usize, depth: f64, rng: &mut StdRng) -> R
     let drawn = pairs(input, TASK.name, rng, 1 + PAIRS.min(slots - 1))?;
     let (needle, others) = (drawn[0], &drawn[1..]);
     let at = (depth * (slots - 1) as f64).round() as usize;
-    // Each of the others stands there once before any of them comes again.
+    // Every other pair occurs once before any of them repeats.
     let mut hay =
         (0..slots - 1).map(|i| if i < others.len() { others[i] } else { others[rng.random_range(0..others.len())] });
     let mut ids = vec![BEGIN];

@@ -1,4 +1,4 @@
-//! The next token of a text.
+//! The task to predict each next token of a text.
 
 use super::{Task, TaskInput, encode};
 use crate::eval::{EvalError, Sequence};
@@ -12,10 +12,10 @@ pub(super) const TASK: Task = Task {
     sequences,
 };
 
-/// Tokens of a sequence where no number is given.
+/// Default number of tokens of a sequence.
 const CONTEXT: usize = 256;
 
-/// Sequences where no number is given.
+/// Default number of sequences.
 const SEQUENCES: usize = 4;
 
 fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {

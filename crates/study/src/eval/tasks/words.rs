@@ -1,4 +1,4 @@
-//! Words and pairs of tokens that tasks ask for.
+//! Words and pairs of tokens from which tasks make questions.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use super::TaskInput;
 use crate::eval::EvalError;
 
-/// Common words of plain letters, which every tokenizer of English has.
+/// Common words of plain letters, which every tokenizer of English knows.
 const WORDS: [&str; 64] = [
     "amber", "anchor", "apple", "arrow", "basket", "beacon", "bridge", "butter", "candle", "castle", "cherry",
     "clover", "copper", "cotton", "dragon", "eagle", "ember", "falcon", "feather", "forest", "garden", "ginger",
@@ -17,7 +17,7 @@ const WORDS: [&str; 64] = [
     "temple", "thunder", "timber", "tunnel", "valley", "velvet", "violet", "willow", "window",
 ];
 
-/// `count` different words.
+/// `count` different random words of [`WORDS`].
 pub(super) fn words(rng: &mut StdRng, count: usize) -> Vec<&'static str> {
     let mut words = WORDS.to_vec();
     words.shuffle(rng);
@@ -31,9 +31,9 @@ pub(super) const KNOWN: usize = WORDS.len();
 /// The token before a text of pairs.
 pub(super) const BEGIN: u32 = 0;
 
-/// Up to `most` different keys and their random values, as single tokens, in random order. A model without a
-/// tokenizer is taken to be trained for recall, with token 0 before a text, then so many keys, and as many values
-/// after them.
+/// Up to `most` pairs of different keys and random values, as single tokens, in random order. A model without a
+/// tokenizer is assumed to be trained for recall. Its ids are then: 0 before a text, then all keys, then as many
+/// values.
 pub(super) fn pairs(
     input: &TaskInput,
     task: &'static str,
