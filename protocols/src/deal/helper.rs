@@ -40,10 +40,10 @@ impl Helper {
 
     /// Deals `demands`, which were checked, over the same channels. Each party gets a message for every batch in
     /// which it is given words. Messages are booked as `phase`, in the scope of what is dealt. `halves` holds the
-    /// halves of the weights in `demands` ([`rows`]).
+    /// halves of the weights in `demands` ([`rows`](super::rows)).
     ///
     /// # Errors
-    /// Errors of the channels, [`Error::NoHalf`], and [`DemandError`] for an operand whose form changes.
+    /// Errors of the channels, [`Error::NoHalf`], and [`DemandError`](super::DemandError) for an operand whose form changes.
     pub fn serve(
         &mut self,
         channels: &mut [Channel; 2],
