@@ -53,7 +53,7 @@ pub(crate) fn of_session(report: &Report, sheet: &Sheet) -> Result<Plots, Error>
     Ok(plots)
 }
 
-/// A short name of an operation: the first two scopes of its path below the layer.
+/// A short name of an operation: the first two scopes of its path, without the layer.
 fn part(op: &Operation) -> String {
     let path = any_layer(&op.path);
     let short: Vec<&str> = path.strip_prefix("layer */").unwrap_or(&path).split('/').take(2).collect();
