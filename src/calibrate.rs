@@ -116,7 +116,7 @@ struct Account {
     party: &'static str,
     phase: Phase,
     path: String,
-    /// Processor time as measured. `fit` is the time by the fit.
+    /// Processor time as measured. `fitted_seconds` is the time by the fit.
     cpu_seconds: f64,
     fitted_seconds: f64,
     /// Units of each kernel in the account.

@@ -1,4 +1,4 @@
-//! `waggle keygen`: who this party is.
+//! `waggle keygen`: the public key by which others know this party.
 
 use clap::Args;
 use waggle::{KeyFile, identity};

@@ -1,4 +1,4 @@
-//! `waggle plan`: what a session would send, without one.
+//! `waggle plan`: the traffic of a session, computed without running it.
 
 mod against;
 

@@ -1,4 +1,4 @@
-//! `waggle pools`: what lies on this disk, and what may go.
+//! `waggle pools`: lists the files of pools on this disk, and removes them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -165,7 +165,7 @@ fn remove(args: &RemoveArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Warns if others than the owner could put an old pool back where `path` is.
+/// Warns if users other than the owner could put an old pool back at `path`.
 pub(super) fn warn_of_others(path: &Path) {
     if writable_by_others(path) {
         out::note(format_args!(

@@ -1,4 +1,4 @@
-//! `waggle report`: a document of another command, in the terminal or as a page.
+//! `waggle report`: shows a document of another command, in the terminal or as a page.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Axes: scales, and ticks with numbers.
+//! Axes of charts: their scales, and ticks with numbers.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use super::canvas::{SIZE, width};
 pub(super) enum Scale {
     #[default]
     Linear,
-    /// Logarithmic, of values above zero.
+    /// Logarithmic, for values above zero.
     Log,
 }
 
-/// Larger values are drawn at this one, and values nearer to zero than its inverse at the inverse: a document may
-/// hold any number, and axes compute with products of numbers.
+/// Largest value that is drawn. Larger values are drawn at this one, and values nearer to zero than its inverse at
+/// the inverse. A document may contain any number, and axes compute products of numbers.
 const LARGEST: f64 = 1e100;
 
 /// The length that is drawn for `value`, at least zero.
@@ -26,29 +26,30 @@ pub(super) fn length(value: f64) -> f64 {
 }
 
 impl Scale {
-    /// The value on the axis before it is stretched to the drawing.
+    /// The position of `value` on the axis, before the axis is scaled to the drawing.
     fn of(self, value: f64) -> f64 {
         if self == Scale::Log { self.bounded(value).ln() } else { self.bounded(value) }
     }
 
-    /// `value` where axes can compute with it.
+    /// `value`, limited to the range in which axes can compute.
     fn bounded(self, value: f64) -> f64 {
         value.clamp(if self == Scale::Log { 1.0 / LARGEST } else { -LARGEST }, LARGEST)
     }
 }
 
-/// The unit with which numbers are written.
+/// The unit in which numbers are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Unit {
     #[default]
     Number,
     Bytes,
-    /// A share of 1: the axis ends there.
+    /// A share of 1. The axis ends at 1.
     Share,
 }
 
 impl Unit {
-    /// The number of the unit in which `value` is best told, and its name: 1 and none but for bytes.
+    /// The size and the name of the unit that suits `value` best. For all but bytes, the size is 1 and the name
+    /// empty.
     pub(super) fn scaled(self, value: f64) -> (f64, &'static str) {
         match value.abs() {
             _ if self != Unit::Bytes => (1.0, ""),
@@ -68,7 +69,7 @@ impl Unit {
     }
 }
 
-/// A range of values, and which of them have a number.
+/// The range of values of an axis, and its ticks.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     scale: Scale,
@@ -78,7 +79,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// From `low` to `high`, with about `wanted` ticks.
+    /// An axis from `low` to `high` with about `wanted` ticks.
     pub(super) fn new(scale: Scale, (low, high): (f64, f64), wanted: usize) -> Self {
         let linear = || RangedCoordf64::from(low..high).key_points(BoldPoints(wanted + 2));
         let ticks = match scale {
@@ -91,7 +92,7 @@ impl Axis {
 }
 
 impl Axis {
-    /// Leaves out ticks whose numbers, along `across` pixels, would touch the one before.
+    /// Drops ticks whose numbers would touch the previous number. The axis is `across` pixels long.
     pub(super) fn thin(&mut self, across: i32, unit: Unit) {
         let (mut end, ticks) = (i32::MIN, std::mem::take(&mut self.ticks));
         let free = |tick: &f64| {
@@ -106,7 +107,7 @@ impl Axis {
     }
 }
 
-/// Values outside of the range are at its ends.
+/// Values outside the range are drawn at its ends.
 impl Ranged for Axis {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
@@ -126,12 +127,12 @@ impl Ranged for Axis {
     }
 }
 
-/// Powers of ten with as many values between them as are wanted; `None` in a range too short for them.
+/// Ticks at powers of ten, and at values between them if more are wanted. `None` if the range is too short.
 fn logarithmic(low: f64, high: f64, wanted: usize) -> Option<Vec<f64>> {
     let decades = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
     let every = |digits: &[u8], step: i32| -> Vec<f64> {
         let powers = decades.clone().filter(|power| power.rem_euclid(step) == 0);
-        // Read as text, they are as round as they can be.
+        // Values that are parsed from text are rounded best.
         let values = powers.flat_map(|power| digits.iter().map(move |digit| format!("{digit}e{power}")));
         let values = values.filter_map(|text| text.parse().ok());
         values.filter(|value| (low * 0.999_999..=high * 1.000_001).contains(value)).collect()
@@ -144,13 +145,13 @@ fn logarithmic(low: f64, high: f64, wanted: usize) -> Option<Vec<f64>> {
     })
 }
 
-/// The range of `values`, of those above zero on a logarithmic scale; `None` of nothing.
+/// The range of `values`; on a logarithmic scale only of values above zero. `None` without values.
 pub(super) fn range(values: impl IntoIterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
     let seen = values.into_iter().filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0));
     seen.map(|v| scale.bounded(v)).map(|v| (v, v)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
-/// `(low, high)` with a little air, and wider than a point.
+/// `(low, high)` with a small margin. A single point becomes a range.
 pub(super) fn widened((low, high): (f64, f64), scale: Scale) -> (f64, f64) {
     match scale {
         Scale::Linear => {
@@ -164,7 +165,7 @@ pub(super) fn widened((low, high): (f64, f64), scale: Scale) -> (f64, f64) {
     }
 }
 
-/// A number of an axis: as many digits as it needs, at most four.
+/// A number of an axis, with as many digits as it needs, at most four.
 pub(super) fn short(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
@@ -188,13 +189,13 @@ mod tests {
         assert_eq!(axis(Scale::Log, 1e-4, 10.0).ticks, [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0]);
         assert_eq!(axis(Scale::Log, 1.0, 100.0).map(&10.0, (100, 0)), 50);
         assert_eq!(axis(Scale::Linear, 0.0, 1.0).ticks.len(), 6);
-        // A short range of a logarithmic axis has more than its powers of ten.
+        // A short logarithmic range has ticks besides its powers of ten.
         for (low, high) in [(4.5, 6.1), (1.0, 1.02), (0.9, 40.0), (1e-9, 1e3), (3.0, 4.0), (99.0, 101.0)] {
             let ticks = axis(Scale::Log, low, high).ticks;
             assert!((3..=12).contains(&ticks.len()), "{low} to {high}: {ticks:?}");
             assert!(ticks.iter().all(|t| (low..=high).contains(t)), "{ticks:?}");
         }
-        // Documents of extreme numbers.
+        // Documents may have extreme numbers.
         for scale in [Scale::Linear, Scale::Log] {
             for all in [&[1e-320, 1.0, 1e300][..], &[1e-320], &[1e300, 1e301], &[0.0, 1e-12]] {
                 let Some(ends) = range(all.iter().copied(), scale) else { continue };

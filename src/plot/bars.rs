@@ -1,4 +1,4 @@
-//! Stacked bars, with the legend outside.
+//! Charts of stacked bars, with the legend outside.
 
 use plotters::coord::ranged1d::Ranged;
 use plotters::style::RGBColor;
@@ -23,7 +23,8 @@ pub(super) struct Bars {
     pub(super) axis: Option<String>,
     pub(super) unit: Unit,
     pub(super) parts: Vec<Part>,
-    /// Name and a value for each part. Without an axis every bar is its own whole, told at its end.
+    /// The bars: a name, and a value for each part. Without an axis all bars have the same length, and each bar's
+    /// total is written at its end.
     pub(super) rows: Vec<(String, Vec<f64>)>,
 }
 
@@ -68,7 +69,8 @@ impl Picture for Bars {
                     words(area, text, (left - 10, middle + up), SIZE, TEXT, HPos::Right)?;
                 }
                 let whole = if self.axis.is_some() { longest } else { length(*total) };
-                // Sums of several of the largest numbers end where the bar does; a bar of nothing has no length.
+                // A sum of several of the largest numbers is drawn to the bar's end. A bar without values has no
+                // length.
                 let at = |sum: f64| left + (length(sum) / whole * f64::from(LENGTH)).round() as i32;
                 let mut sum = 0.0;
                 for (part, value) in self.parts.iter().zip(values) {
@@ -94,7 +96,7 @@ impl Picture for Bars {
 }
 
 impl Part {
-    /// The colour of the part, and its sign where there is room.
+    /// Draws the part in its colour, with its sign if there is room.
     fn draw(&self, area: &Area, (x, y): Point, (wide, high): Point) -> Result<(), DrawError> {
         if wide <= 0 {
             return Ok(());
@@ -103,7 +105,7 @@ impl Part {
         if wide < width(&self.sign, SIZE) + 5 {
             return Ok(());
         }
-        // Light words on what is dark in grey.
+        // On inks that are dark in grey, the sign is light.
         let RGBColor(red, green, blue) = self.ink;
         let dark = u32::from(red) * 3 + u32::from(green) * 6 + u32::from(blue) < 1500;
         words(area, &self.sign, (x + wide / 2, y + high / 2), SIZE, if dark { LIGHT } else { TEXT }, HPos::Center)

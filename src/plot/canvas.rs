@@ -1,4 +1,4 @@
-//! What pictures are drawn on: SVG by plotters, with text for LaTeX beside it.
+//! The canvas of pictures: SVG drawn by plotters, with a text for LaTeX beside it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,23 +14,23 @@ pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type DrawError = DrawingAreaErrorKind<io::Error>;
 pub(super) type Point = (i32, i32);
 
-// The style sheet of pages of HTML gives these other colours.
+// The style sheet of HTML pages replaces these colours.
 pub(super) const TEXT: RGBColor = RGBColor(0, 0, 0);
 pub(super) const MUTED: RGBColor = RGBColor(0x55, 0x55, 0x55);
 pub(super) const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 pub(super) const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
-/// Words on a dark ground.
+/// Colour of words on a dark ground.
 pub(super) const LIGHT: RGBColor = RGBColor(0xfe, 0xfe, 0xfe);
 
 const FONT: &str = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";
-/// Sizes in an SVG of plotters are smaller by this factor.
+/// Factor by which plotters makes font sizes smaller in an SVG.
 const SHRINK: f64 = 1.24;
 pub(super) const SIZE: i32 = 11;
 const TITLE: i32 = 15;
 pub(super) const LINE: i32 = 15;
-/// Where the picture begins below the title and the note.
+/// Height of the title and the note, below which the picture begins.
 pub(super) const TOP: i32 = 56;
-/// The least air at the sides.
+/// The least margin at the sides.
 pub(super) const EDGE: i32 = 14;
 
 /// A quantity that a horizontal axis can have.
@@ -70,19 +70,19 @@ impl X {
     }
 }
 
-/// The form of pictures.
+/// Settings that all pictures of a command share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sheet {
-    /// Names and the texts that stand for them.
+    /// Texts that replace names.
     pub(super) labels: BTreeMap<String, String>,
     /// All names that were drawn.
     pub(super) seen: RefCell<BTreeSet<String>>,
-    /// What lies along the horizontal axis of charts, in place of what usually does.
+    /// The quantity along the horizontal axis of charts, instead of the usual one.
     pub(super) x: Option<X>,
 }
 
 impl Sheet {
-    /// The usual form, with `x` along the horizontal axes.
+    /// The default settings, with `x` along the horizontal axes.
     pub(crate) fn against(x: Option<X>) -> Self {
         Sheet { x, ..Sheet::default() }
     }
@@ -96,18 +96,18 @@ impl Sheet {
 
 /// A picture that can be drawn.
 pub(super) trait Picture {
-    /// Nothing, if there is nothing to see.
+    /// The SVG of the picture; `None` if there is nothing to draw.
     fn svg(&self, sheet: &Sheet) -> Result<Option<String>, DrawError>;
 }
 
 /// A drawing in both of its forms.
 pub(crate) struct Drawing {
     pub(crate) svg: String,
-    /// For LaTeX with pgfplots, which sets it in the font and the width of the paper.
+    /// The text for LaTeX with pgfplots, which draws it in the font and the width of the paper.
     pub(super) tex: String,
 }
 
-/// The SVG of a picture of at least `size` with a title, a note below it, and what `draw` adds.
+/// The SVG of a picture of at least `size`, with a title, a note below it, and the drawing of `draw`.
 pub(super) fn picture(
     (wide, high): Point,
     (title, note): (&str, &str),
@@ -129,7 +129,7 @@ pub(super) fn font(size: i32, ink: RGBColor) -> TextStyle<'static> {
     (FONT, f64::from(size) * SHRINK).into_font().color(&ink)
 }
 
-/// Writes `text` without control characters, which XML does not have; `at` is in the middle of its height.
+/// Writes `text` without control characters, which XML does not allow. `at` is in the middle of the text's height.
 pub(super) fn words(
     area: &Area,
     text: &str,
@@ -146,14 +146,14 @@ pub(super) fn line(area: &Area, points: &[Point], ink: RGBColor) -> Result<(), D
     area.draw(&PathElement::new(points.to_vec(), ink))
 }
 
-/// A filled rectangle with a thin edge of paper.
+/// Draws a filled rectangle with a thin edge in the colour of the paper.
 pub(super) fn block(area: &Area, (x, y): Point, (wide, high): Point, ink: RGBColor) -> Result<(), DrawError> {
     let corners = [(x, y), (x + wide, y + high)];
     area.draw(&Rectangle::new(corners, ink.filled()))?;
     area.draw(&Rectangle::new(corners, PAPER))
 }
 
-/// About the width of `text`, in a font that nobody knows before it is read.
+/// The approximate width of `text`. The font is not known, as the reader's program chooses it.
 pub(super) fn width(text: &str, size: i32) -> i32 {
     let em = |c: char| match c {
         'i' | 'j' | 'l' | 't' | 'f' | 'r' | ' ' | '.' | ',' | ':' | ';' | '(' | ')' | '|' | '-' | '\'' => 0.38,
@@ -168,7 +168,7 @@ pub(super) fn widest<'a>(texts: impl IntoIterator<Item = &'a String>) -> i32 {
     texts.into_iter().map(|text| width(text, SIZE)).max().unwrap_or(0)
 }
 
-/// `text` in lines of at most `most` characters, broken behind a sign or a space where there is one.
+/// `text` in lines of at most `most` characters, broken after a sign or a space if possible.
 pub(super) fn lines(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let count = |text: &str| text.chars().count();

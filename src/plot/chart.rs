@@ -1,4 +1,4 @@
-//! Lines of points over two axes, with the legend outside.
+//! Charts of lines of points over two axes, with the legend outside.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use super::canvas::{
 use super::style::{FULL, PLAIN, Style, styles};
 
 const PLOT: Point = (520, 330);
-/// Numbers beside points.
+/// Font size of numbers beside points.
 const SMALL: i32 = 10;
-/// The room below the plot for numbers.
+/// Height below the plot for the numbers of the axis.
 const BELOW: i32 = 34;
 
 /// The quantity along an axis.
@@ -27,7 +27,7 @@ pub(super) struct Quantity {
 }
 
 impl Quantity {
-    /// The label, with the scale where it is not linear.
+    /// The label, with the scale if it is not linear.
     pub(super) fn name(&self) -> String {
         format!("{}{}", self.label, if self.scale == Scale::Log { " (log scale)" } else { "" })
     }
@@ -39,7 +39,7 @@ pub(super) struct Mark {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) interval: Option<(f64, f64)>,
-    /// A number to write beside it, where there is room.
+    /// A number to write beside the point, if there is room.
     pub(super) label: Option<f64>,
 }
 
@@ -51,7 +51,8 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// Marks with the labels of their series, as series in the order in which the labels come.
+    /// Gathers marks, each with the label of its series, into series. These are in the order in which the labels
+    /// first occur.
     pub(super) fn gather(marks: impl IntoIterator<Item = (String, Mark)>) -> Vec<Series> {
         let mut all: Vec<Series> = Vec::new();
         for (label, mark) in marks {
@@ -73,19 +74,19 @@ pub(super) struct Chart {
     pub(super) note: String,
     pub(super) x: Quantity,
     pub(super) y: Quantity,
-    /// Values of x that get ticks; round ones if there are none.
+    /// Values of x that get ticks. If the list is empty, round values are chosen.
     pub(super) x_ticks: Vec<f64>,
     pub(super) series: Vec<Series>,
-    /// The full cache: a level, and its place on the other axis where it has one.
+    /// The full cache: its place on the x axis, if it has one, and its level.
     pub(super) full: Option<(Option<f64>, Mark)>,
-    /// Smaller values are drawn here: for logarithms of what may be zero.
+    /// Level at which smaller values are drawn. It is needed for logarithms of values that may be zero.
     pub(super) floor: Option<f64>,
-    /// One line that is no policy: it needs no legend.
+    /// Whether the chart has a single line that is no policy, and so needs no legend.
     pub(super) plain: bool,
 }
 
 impl Chart {
-    /// The looks of its lines.
+    /// The styles of the chart's lines.
     pub(super) fn looks(&self) -> Vec<Style> {
         let labels: Vec<&str> = self.series.iter().map(|series| series.label.as_str()).collect();
         if self.plain { vec![PLAIN; labels.len()] } else { styles(&labels) }
@@ -191,7 +192,7 @@ impl Chart {
         Some(axis)
     }
 
-    /// The value as it is drawn.
+    /// `y`, raised to the floor if there is one.
     pub(super) fn raised(&self, y: f64) -> f64 {
         self.floor.map_or(y, |floor| y.max(floor))
     }
@@ -199,12 +200,12 @@ impl Chart {
     pub(super) fn y_axis(&self) -> Option<Axis> {
         let marks =
             self.series.iter().flat_map(|series| &series.marks).chain(self.full.as_ref().map(|(_, mark)| mark));
-        // Sums of costs are seen from zero.
+        // Linear axes begin at zero, except those of shares.
         let zero = (self.y.scale == Scale::Linear && self.y.unit != Unit::Share).then_some(0.0);
         let ends = range(marks.map(|mark| self.raised(mark.y)).chain(zero), self.y.scale)?;
         let (low, high) = widened(ends, self.y.scale);
         let ends = match self.y.unit {
-            // From zero, unless all of it would lie at the upper end.
+            // The axis begins at zero, unless all values would be near its upper end.
             Unit::Share => {
                 let low = if ends.0 > 0.6 { ends.0 - (1.0 - ends.0) * 0.15 - 0.005 } else { -0.02 };
                 (low, 1.0 + (1.0 - low) * 0.02)

@@ -1,4 +1,4 @@
-//! `waggle plot`: plots of what other commands wrote.
+//! `waggle plot`: plots of documents that other commands wrote.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -51,13 +51,13 @@ pub(crate) struct PlotArgs {
     policies: Vec<String>,
 }
 
-/// A name and its text, for clap.
+/// Parses a name and its text, for clap.
 fn label(text: &str) -> Result<(String, String), String> {
     let (name, text) = text.rsplit_once('=').ok_or("a label is NAME=TEXT")?;
     Ok((name.to_owned(), text.to_owned()))
 }
 
-/// Leaves what has one of `policies`, in their order.
+/// Keeps the entries that have one of `policies`, in the order of `policies`.
 fn choose<T>(all: &mut Vec<T>, policies: &[String], policy: impl Fn(&T) -> String) -> Result<(), RecordError> {
     if policies.is_empty() {
         return Ok(());
@@ -74,7 +74,7 @@ fn choose<T>(all: &mut Vec<T>, policies: &[String], policy: impl Fn(&T) -> Strin
     Ok(())
 }
 
-/// Leaves what has one of `wanted`, if some are wanted.
+/// Keeps the entries that have one of `wanted`, or all if the list is empty.
 fn leave<T>(
     all: &mut Vec<T>,
     what: &'static str,

@@ -1,4 +1,4 @@
-//! Plots of what a decoded token costs: of several sessions, or of the cells of a sweep.
+//! Plots of the costs of decoded tokens, from several sessions or from the cells of a sweep.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -20,31 +20,31 @@ use super::style::Part;
 use super::{Plots, Sheet, X, add, along, without};
 use crate::Error;
 
-/// A number of each of [`KINDS`].
+/// A number for each of [`KINDS`].
 type Numbers = [f64; KINDS.len()];
 
-/// What a decoded token costs, the mean of some.
+/// The cost of a decoded token, as a mean.
 pub(super) struct Decoded {
-    /// The session among others.
+    /// The name of the session, which tells it from others.
     name: String,
     pub(super) policy: String,
     model: String,
     pub(super) link: String,
     pub(super) phases: &'static str,
     cores: String,
-    /// A decoded token, or a pass.
+    /// The unit of work: a decoded token, or a pass.
     work: &'static str,
-    /// Cached tokens, or those of the pass.
+    /// Tokens in the cache, or tokens of the pass.
     context: Option<f64>,
     seconds: Seconds,
     online: Numbers,
     prepared: Numbers,
-    /// What is sent online, by kind.
+    /// Online costs by operation, for each kind.
     operations: [Sums; KINDS.len()],
 }
 
 impl Decoded {
-    /// The mean of the tokens that the session `name` decoded.
+    /// The mean cost of the tokens that the session `name` decoded.
     pub(super) fn of_session(name: String, report: &Report) -> Self {
         let option = |name: &str| report.options.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let count = report.phases.decode.per_token.len();
@@ -103,12 +103,12 @@ impl Decoded {
     }
 }
 
-/// The plots of several decoded tokens beside each other: their costs against the length of the cache, a line for
-/// each policy, and bars by operation, or by phase where operations are not known.
+/// The plots that compare decoded tokens: their costs against the length of the cache, with a line for each policy,
+/// and bars by operation, or by phase if operations are not known.
 pub(super) fn of_decoded(all: &[Decoded], sheet: &Sheet) -> Result<Plots, Error> {
     let mut plots = Plots::new();
     let Some(first) = all.first() else { return Ok(plots) };
-    // Seconds of two kinds are not drawn beside each other.
+    // Seconds of two kinds are not drawn in one plot.
     let same = all.iter().all(|one| one.seconds == first.seconds);
     let kinds: Vec<usize> = (0..KINDS.len()).filter(|kind| same || KINDS[*kind].key != "seconds").collect();
     let (facts, x) = (Facts::new(all, sheet.x.as_ref()), sheet.x.clone().unwrap_or(X::Length));
@@ -138,7 +138,7 @@ pub(super) fn of_decoded(all: &[Decoded], sheet: &Sheet) -> Result<Plots, Error>
     Ok(plots)
 }
 
-/// The bars of `all`: by operation, or by phase where operations are not known.
+/// The bars of `all`, by operation, or by phase if operations are not known.
 fn bars(all: &[&Decoded], facts: &Facts, kind: usize) -> (String, Bars) {
     let named = named(&all.iter().map(|one| one.operations[kind].clone()).collect::<Vec<_>>());
     if named.is_empty() {
@@ -154,20 +154,20 @@ fn bars(all: &[&Decoded], facts: &Facts, kind: usize) -> (String, Bars) {
     )
 }
 
-/// A fact in the words of a chart.
+/// The function that states a fact of a decoded token in words.
 type Fact = fn(&Decoded) -> String;
 
-/// What tells decoded tokens from each other. Facts that all have in common are told once, in the note.
+/// The facts in which decoded tokens differ. Facts that all have in common are stated once, in the note.
 struct Facts {
     differ: Vec<Fact>,
     note: String,
     x: Option<X>,
 }
 
-/// Lines that a chart has room for. More are drawn in panels, one for whatever is the same but for the policies.
+/// Most lines of a chart. If there are more, each setting that several policies share has a panel of its own.
 const MOST_LINES: usize = 8;
 
-/// What is drawn together, and the end of its files' names.
+/// The decoded tokens of one chart, and the end of the names of its files.
 struct Panel<'a> {
     name: String,
     all: Vec<&'a Decoded>,
@@ -193,7 +193,7 @@ impl Facts {
         Facts { differ, note: note.join(" · "), x: x.cloned() }
     }
 
-    /// All in one panel, or if that were too many lines in several.
+    /// Divides `all` into panels: one or, if it would have too many lines, several.
     fn panels<'a>(&self, all: &'a [Decoded]) -> Vec<Panel<'a>> {
         let lines: BTreeSet<String> = all.iter().map(|one| self.line(one)).collect();
         if lines.len() <= MOST_LINES {
@@ -211,7 +211,7 @@ impl Facts {
         panels
     }
 
-    /// The policy of `one`, without the option that lies along the axis.
+    /// The policy of `one`, without the option that is along the axis.
     fn policy(&self, one: &Decoded) -> String {
         match &self.x {
             Some(X::Option(key)) => without(&one.policy, key),
@@ -219,13 +219,13 @@ impl Facts {
         }
     }
 
-    /// The line that `one` is a point of. Its policy comes first, from which it has its look.
+    /// The label of the line to which `one` belongs. It begins with the policy, which determines the line's style.
     fn line(&self, one: &Decoded) -> String {
         let more = self.differ.iter().map(|fact| fact(one));
         [self.policy(one)].into_iter().chain(more).collect::<Vec<_>>().join(": ")
     }
 
-    /// `one` among all others.
+    /// The name of `one` in a chart of all.
     fn name(&self, one: &Decoded) -> String {
         if !one.name.is_empty() {
             return one.name.clone();
@@ -235,7 +235,7 @@ impl Facts {
     }
 }
 
-/// A bar of what each token takes online and prepared.
+/// Bars of each token's online and prepared costs.
 fn by_phase(all: &[&Decoded], facts: &Facts, kind: usize) -> Bars {
     let title = KINDS[kind].title(all[0].seconds);
     Bars {

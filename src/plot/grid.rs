@@ -1,4 +1,4 @@
-//! Needles: a grid of lengths and depths for each policy.
+//! Charts of needle tasks: a grid of lengths and depths for each policy.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ const CELL: (i32, i32) = (46, 24);
 const COLUMNS: usize = 3;
 const TITLE: &str = "Probability of the right answer, by length (across, in tokens) and depth of the needle (down)";
 
-/// The probability of the right answer by length and depth under every policy; nothing unless all sequences have
-/// lengths and depths.
+/// The probability of the right answer by length and depth under every policy. Nothing is drawn unless all sequences
+/// have lengths and depths.
 pub(super) struct Grid<'a>(pub(super) &'a StudyReport);
 
-/// Numbers by the places of a length and of a depth.
+/// Numbers by the index of a length and the index of a depth.
 type Cells = BTreeMap<(usize, usize), f64>;
 
-/// What a grid shows of each policy, by the places of a length and of a depth.
+/// The numbers of the grids of all policies.
 pub(super) struct Panels {
     pub(super) lengths: Vec<f64>,
     pub(super) depths: Vec<f64>,
@@ -42,7 +42,7 @@ impl Panels {
             let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
             for ((length, depth), metrics) in places.iter().zip(&row.by_sequence) {
                 let cell = sums.entry((place(&lengths, *length), place(&depths, *depth))).or_default();
-                // Perplexity is one over the geometric mean of the probabilities.
+                // The inverse of a perplexity is the geometric mean of the probabilities.
                 *cell = (cell.0 + 1.0 / metrics.perplexity, cell.1 + 1.0);
             }
             sums.into_iter().map(|(at, (sum, count))| (at, (sum / count).clamp(0.0, 1.0))).collect()
@@ -75,7 +75,7 @@ impl Picture for Grid<'_> {
                 let (left, top) = (x + margin, y + above);
                 for ((column, line), value) in cells {
                     let at = (left + CELL.0 * *column as i32, top + CELL.1 * *line as i32);
-                    // The darker, the likelier the answer.
+                    // Darker cells have likelier answers.
                     let mix = |light: f64, dark: f64| (light + (dark - light) * value) as u8;
                     block(area, at, CELL, RGBColor(mix(240.0, 10.0), mix(244.0, 80.0), mix(248.0, 130.0)))?;
                     let middle = (at.0 + CELL.0 / 2, at.1 + CELL.1 / 2);

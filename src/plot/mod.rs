@@ -1,7 +1,7 @@
 //! Plots: charts of studies and of sessions, each as SVG and as text for LaTeX.
 //!
-//! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out and draw on
-//! `canvas`, and `pgf` writes for LaTeX. `study`, `session` and `decoded` choose what is drawn.
+//! `axis` has scales and ticks, and `style` the look of each policy. `chart`, `bars` and `grid` draw on `canvas`, and
+//! `pgf` writes for LaTeX. `study`, `session` and `decoded` choose what is drawn.
 
 mod axis;
 mod bars;
@@ -53,11 +53,11 @@ pub(super) fn of_sweep(sweep: &Sweep, sheet: &Sheet) -> Result<Plots, Error> {
     decoded::of_decoded(&decoded::Decoded::of_sweep(sweep), sheet)
 }
 
-/// Where the policy `label` lies along its option `key`, and the policy without that.
+/// The policy `label` without its option `key`, and the option's value as a number.
 fn along(label: &str, key: &str) -> Option<(String, f64)> {
     let policy: PolicySpec = label.parse().ok()?;
     let setting = policy.settings().iter().find(|setting| setting.key == key)?;
-    // The coarser of two sizes of clusters.
+    // Of two sizes of clusters, the coarser one comes first and is taken.
     let value = setting.value.split('/').next()?.parse().ok()?;
     Some((without(label, key), value))
 }
@@ -70,7 +70,7 @@ fn without(label: &str, key: &str) -> String {
     if rest.is_empty() { name.into() } else { format!("{name}:{}", rest.join(",")) }
 }
 
-/// Draws `picture` and adds it, if there is something to see.
+/// Draws `picture` and adds it to the plots, if it is not empty.
 fn add<P: Picture + Tex>(
     plots: &mut Plots,
     sheet: &Sheet,

@@ -1,4 +1,4 @@
-//! Bars in parts by operation.
+//! Divides bars into parts by operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,14 @@ use super::axis::Unit;
 use super::bars::Bars;
 use super::style::Part;
 
-/// Operations with a part of their own; the others are one part.
+/// Most operations with a part of their own. All other operations together are one part.
 const PARTS: usize = 8;
 
 /// A number for each operation.
 pub(super) type Sums = BTreeMap<String, f64>;
 
-/// The operations that have a part of their own in every chart of a page, in the order of their numbers. An operation
-/// counts by its largest share of a bar, whatever the bar is of.
+/// The operations that have a part of their own in every chart of a page, the largest first. The size of an operation
+/// is its largest share of any bar.
 pub(super) fn named(bars: &[Sums]) -> Vec<String> {
     let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
     for sums in bars {
@@ -28,7 +28,7 @@ pub(super) fn named(bars: &[Sums]) -> Vec<String> {
     order.into_iter().take(PARTS).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Bars in the parts `named`, with the others together.
+/// Bars with a part for each operation of `named`, and one part for all others.
 pub(super) fn stacked(
     rows: Vec<(String, Sums)>,
     named: &[String],

@@ -1,7 +1,7 @@
 //! Pictures as text for LaTeX: `\usepackage{pgfplots}\pgfplotsset{compat=1.18}`, and `\input` of a file.
 //!
-//! They are as wide as the line, in the font of the paper, and without a title, which a caption has. Everything in
-//! them can be changed there.
+//! The pictures are as wide as a line of the paper and in its font. They have no title, as a caption has one.
+//! Everything in these texts can be changed by hand.
 
 use std::fmt::Write;
 
@@ -42,7 +42,7 @@ fn colour(RGBColor(red, green, blue): RGBColor) -> String {
     format!("{{rgb,255:red,{red};green,{green};blue,{blue}}}")
 }
 
-/// The options of a line.
+/// The pgfplots options of a line.
 fn look(style: &Style) -> String {
     let Style { ink, marker, hollow, dash: (dash, gap) } = *style;
     let (mark, turned) = match marker {
@@ -63,7 +63,7 @@ fn look(style: &Style) -> String {
     format!("color={ink},mark={mark},mark options={{solid,fill={fill},rotate={turned}}}{dashes}")
 }
 
-/// What all charts begin with.
+/// Writes the beginning of a chart.
 fn begin(out: &mut String, options: &[String]) {
     let _ = writeln!(
         out,
@@ -78,7 +78,7 @@ fn list(values: impl IntoIterator<Item = f64>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// Label and scale of an axis that is called `x` or `y`, in a unit of `unit`.
+/// The options for the label and the scale of the axis `name`, which is `x` or `y`, with numbers in `unit`.
 fn axis(name: &str, quantity: &Quantity, unit: &str) -> Vec<String> {
     let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
     let label = format!("{name}label={{{}{unit}}}", latex(&quantity.label));
@@ -150,7 +150,7 @@ fn bars(bars: &Bars, sheet: &Sheet) -> String {
     let (by, unit) = bars.unit.scaled(totals.iter().copied().fold(0.0, f64::max));
     let name = |(i, (name, _)): (usize, &(String, Vec<f64>))| match bars.axis {
         Some(_) => format!("{{{}}}", latex(&sheet.label(name))),
-        // A bar that is its own whole tells how much that is.
+        // If all bars have the same length, each bar's total is written after its name.
         None => format!("{{{}, {}}}", latex(&sheet.label(name)), latex(&bars.unit.write(totals[i]))),
     };
     let names: Vec<String> = bars.rows.iter().enumerate().map(name).collect();
@@ -187,7 +187,7 @@ fn bars(bars: &Bars, sheet: &Sheet) -> String {
     out + "\\end{axis}\n\\end{tikzpicture}\n"
 }
 
-/// Numbers by length (across) and depth (down), a table for each policy.
+/// Tables of numbers by length (across) and depth (down), one for each policy.
 fn grid(panels: &Panels) -> String {
     let mut out = String::new();
     for (name, cells) in &panels.of {

@@ -15,7 +15,7 @@ use crate::Error;
 
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
 
-/// A number of an operation or of a phase.
+/// A kind of number that operations and phases have.
 pub(super) struct Kind {
     pub(super) key: &'static str,
     title: &'static str,
@@ -30,7 +30,7 @@ pub(super) const KINDS: [Kind; 3] = [
 ];
 
 impl Kind {
-    /// The title of the plot, with the kind of `seconds`, which may be seconds of the network alone.
+    /// The title of the plot. It names the kind of `seconds`, which may be the network's alone.
     pub(super) fn title(&self, seconds: Seconds) -> String {
         if self.key == "seconds" { format!("Seconds, {}", seconds.name()) } else { self.title.into() }
     }
@@ -53,7 +53,7 @@ pub(crate) fn of_session(report: &Report, sheet: &Sheet) -> Result<Plots, Error>
     Ok(plots)
 }
 
-/// A short name of an operation: the first two scopes of its path below the layer.
+/// A short name of an operation: the first two scopes of its path, without the layer.
 fn part(op: &Operation) -> String {
     let path = any_layer(&op.path);
     let short: Vec<&str> = path.strip_prefix("layer */").unwrap_or(&path).split('/').take(2).collect();
@@ -69,7 +69,7 @@ pub(super) fn sums(report: &Report, phase: Phase, kind: &Kind) -> Sums {
     sums
 }
 
-/// Each phase as a bar, in parts by operation.
+/// A bar for each phase, in parts by operation.
 fn operations(report: &Report, kind: &Kind, named: &[String]) -> Bars {
     let rows = PHASES.map(|phase| (phase_name(phase).to_owned(), sums(report, phase, kind)));
     stacked(
@@ -82,7 +82,7 @@ fn operations(report: &Report, kind: &Kind, named: &[String]) -> Bars {
     )
 }
 
-/// The decoded tokens one by one.
+/// A chart of the decoded tokens, one by one.
 fn tokens(report: &Report, kind: &Kind) -> Option<Chart> {
     let costs = report.phases.decode.per_token.iter().zip(2u32..);
     let mark = |(cost, i)| Mark { x: f64::from(i), y: (kind.of)(cost), ..Mark::default() };
@@ -119,7 +119,7 @@ fn timeline(report: &Report) -> Bars {
     }
 }
 
-/// The run, described below a title.
+/// A description of the run, for the note below a title.
 fn describe(report: &Report) -> String {
     let option = |name: &str| report.options.get(name).and_then(|value| value.as_str());
     let mut parts = vec![report.model.name.clone()];

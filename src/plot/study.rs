@@ -9,7 +9,7 @@ use super::chart::{Chart, Mark, Quantity, Series};
 use super::grid::distinct;
 use super::{along, without};
 
-/// Logarithmic axes of what may be zero begin here.
+/// Beginning of logarithmic axes of values that may be zero.
 const FLOOR: f64 = 1e-4;
 
 /// Metrics that are drawn against bytes and against the tokens attended to.
@@ -45,9 +45,9 @@ const SPENT: [Spent; 3] = [
     },
 ];
 
-/// Every plot of `study`, by name: each metric against the share attended to, and what matters most against what is
-/// spent. A budget is no axis, since policies count it in their own ways; it is written beside the points. It is the
-/// axis of the share itself, and of all where an engine did not see what was attended to.
+/// Every plot of `study`, by name: each metric against the share of tokens attended to, and the most important
+/// metrics against costs. The budget is not an axis, as each policy counts it in its own way. It is written beside
+/// the points. It is the axis only for the share itself, and for all metrics if the engine could not see the share.
 pub(super) fn charts(study: &StudyReport) -> impl Iterator<Item = (String, Chart)> {
     let seen = study.rows.iter().any(|row| row.metrics.attended.is_some());
     let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(|row| row.metrics.attended);
@@ -74,7 +74,7 @@ pub(super) fn charts(study: &StudyReport) -> impl Iterator<Item = (String, Chart
     by_share.chain(by_cost).filter(|(_, chart)| !chart.series.is_empty())
 }
 
-/// Each metric of the policies that have the option `x` against it.
+/// Each metric against the option `x`, for the policies that have this option.
 pub(super) fn against(study: &StudyReport, x: &X) -> impl Iterator<Item = (String, Chart)> {
     let X::Option(key) = x else { return Vec::new().into_iter() };
     let of = |metric: &Metric| {
@@ -94,7 +94,8 @@ pub(super) fn against(study: &StudyReport, x: &X) -> impl Iterator<Item = (Strin
     charts.collect::<Vec<_>>().into_iter()
 }
 
-/// `metric` of every row against `x`, a line for each policy. The full cache stands at `place`, or has a level alone.
+/// `metric` of every row against `x`, with a line for each policy. The full cache is drawn at `place`, or as a level
+/// alone.
 fn chart(study: &StudyReport, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, place: Option<f64>) -> Chart {
     let marks = study.rows.iter().filter(|row| row.budget.is_some()).filter_map(|row| {
         Some((without(&row.label, "budget"), Mark { x: x(row)?, label: row.budget, ..mark(row, metric)? }))

@@ -1,7 +1,7 @@
 //! Colours, markers and dashes: a policy has the same ones in every plot, and so have a phase and, on a page, an
 //! operation.
 //!
-//! Colours are told apart with colour-blind eyes, and in grey the marker and the dash are different, too.
+//! The colours differ for colour-blind readers. In grey, markers and dashes differ too.
 
 use plotters::prelude::*;
 use waggle_net::Phase;
@@ -13,7 +13,7 @@ use super::canvas::{Area, DrawError, PAPER, Point, TEXT};
 pub(super) struct Style {
     pub(super) ink: RGBColor,
     pub(super) marker: Marker,
-    /// Whether markers are drawn with their edge alone.
+    /// Whether only the edges of markers are drawn.
     pub(super) hollow: bool,
     pub(super) dash: Dash,
 }
@@ -34,7 +34,7 @@ pub(super) enum Marker {
 
 use Marker::{Circle, Cross, Diamond, Down, Left, Plus, Right, Square, Star, Up};
 
-/// Lengths of dashes and gaps; no gap in a whole line.
+/// Lengths of dashes and gaps. A solid line has the gap 0.
 type Dash = (i32, i32);
 
 pub(super) const SOLID: Dash = (1, 0);
@@ -53,7 +53,7 @@ const PINK: RGBColor = RGBColor(0xcc, 0x6b, 0xa0);
 const OLIVE: RGBColor = RGBColor(0x8f, 0x84, 0x1e);
 const GREY: RGBColor = RGBColor(0x80, 0x80, 0x80);
 
-/// Inks of parts that have no policy, in turn.
+/// Inks of parts that belong to no policy, in the order in which they are used.
 const INKS: [RGBColor; 9] = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, PINK, OLIVE, GREY];
 
 /// Inks of phases, from dark to light in the order of time. No operation has one of them.
@@ -64,7 +64,7 @@ const PHASES: [(Phase, char, RGBColor); 4] = [
     (Phase::Decode, 'd', RGBColor(0xc3, 0xd3, 0xe8)),
 ];
 
-/// A part of bars: its name, its ink and the sign in it, by which it is known in grey as well.
+/// A part of bars: its name, its ink, and a sign that tells it from other parts in grey.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -78,14 +78,14 @@ impl Part {
         Part { name: name.into(), ink: INKS[i % INKS.len()], sign: (i + 1).to_string() }
     }
 
-    /// A phase, with `more` behind its name.
+    /// A phase, with `more` appended to its name.
     pub(super) fn phase(phase: Phase, more: &str) -> Self {
         let (_, sign, ink) = PHASES[phase as usize];
         Part { name: format!("{}{more}", phase_name(phase)), ink, sign: sign.to_string() }
     }
 }
 
-/// The policies. A line never changes, because plots of different papers are laid side by side.
+/// The styles of the policies. They never change, because plots of different papers are compared.
 const POLICIES: [(&str, RGBColor, Marker, bool, Dash); 22] = [
     ("mpcache", BLUE, Circle, false, SOLID),
     ("mpcache-2pc", RED, Diamond, false, SOLID),
@@ -111,10 +111,10 @@ const POLICIES: [(&str, RGBColor, Marker, bool, Dash); 22] = [
     ("oracle", GREY, Star, true, SOLID),
 ];
 
-/// The full cache, which has a level and no points.
+/// The style of the full cache, which has a level and no points.
 pub(super) const FULL: Style = Style { ink: TEXT, marker: Circle, hollow: true, dash: (5, 4) };
 
-/// A line that is no policy.
+/// The style of a line that is no policy.
 pub(super) const PLAIN: Style = Style { ink: BLUE, marker: Circle, hollow: false, dash: SOLID };
 
 impl Style {
@@ -127,16 +127,16 @@ impl Style {
         Some(Style { ink, marker, hollow, dash })
     }
 
-    /// One of the styles that no policy of the table has, for variants and for policies from elsewhere.
+    /// One of the styles that no policy of the table has. They are for variants and for policies of other crates.
     fn other(index: usize) -> Self {
         const MARKERS: [Marker; 10] = [Circle, Square, Up, Down, Diamond, Left, Right, Plus, Cross, Star];
-        // Neighbours differ in everything: the numbers of inks, markers and dashes have little in common.
+        // Consecutive styles differ in ink, marker and dash, as the numbers of these have few common divisors.
         let (ink, marker) = (INKS[index % 8], MARKERS[index * 3 % MARKERS.len()]);
         Style { ink, marker, hollow: (index / 2).is_multiple_of(2), dash: DASHES[index / 3 % DASHES.len()] }
     }
 }
 
-/// A style for each label, `POLICY` or `POLICY: FACTS`: the policy's ink and marker, in which dashes and fillings
+/// A style for each label, `POLICY` or `POLICY: FACTS`. The ink and the marker are the policy's. Dashes and fillings
 /// tell facts apart.
 pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
     fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
@@ -159,8 +159,8 @@ pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
     parts.into_iter().map(of).collect()
 }
 
-/// A style for each policy, `NAME` or `NAME:OPTIONS`. A name alone has its own, and so has the first variant of a
-/// name where the name alone is not there. Other variants take what their text points at and nobody else has.
+/// A style for each policy, `NAME` or `NAME:OPTIONS`. A name alone has the policy's own style. Without it, the first
+/// variant of the name has that style. Other variants take a free style, chosen by their text.
 fn of_policies(labels: &[&str]) -> Vec<Style> {
     let own = labels.iter().enumerate().map(|(i, label)| {
         let name = name_of(label);
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use waggle_mpcache::PolicySpec;
 
-    /// The rest of a style in grey.
+    /// The parts of a style that are visible in grey.
     fn in_grey(style: &Style) -> (Marker, bool, Dash) {
         (style.marker, style.hollow, style.dash)
     }
@@ -264,7 +264,7 @@ mod tests {
         for (i, style) in together.iter().enumerate() {
             assert!(!together[..i].contains(style), "{i}: {together:?}");
         }
-        // With facts beside it, it keeps its ink and its marker.
+        // With facts, a policy keeps its ink and its marker.
         let links = styles(&["quest: lan", "full: lan", "quest: wan", "full: wan"]);
         assert_eq!((&links[0], links[2].ink, links[2].marker), (&alone, alone.ink, alone.marker));
         assert!(links[2] != links[0] && in_grey(&links[2]) != in_grey(&links[0]));

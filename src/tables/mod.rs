@@ -1,7 +1,8 @@
-//! `waggle tables`: lists the pages of results, makes them again, and holds their planned numbers to the program.
+//! `waggle tables`: lists the pages of results, makes them again, and checks their planned numbers against the
+//! program.
 //!
-//! A block of a page is made by this program, in a process of its own. [`page`] reads and writes pages, [`store`]
-//! keeps what was made, so that a run that was interrupted goes on where it was.
+//! A block of a page is made by this program, in a process of its own. [`page`] reads and writes pages. [`store`]
+//! keeps the outputs of commands, so that an interrupted run can continue.
 
 mod page;
 mod store;
@@ -48,8 +49,8 @@ pub(super) enum TablesError {
     NoPage { name: String, dir: PathBuf },
     #[error("name the pages to make, or give --all; `waggle tables list` names them")]
     NothingNamed,
-    /// Numbers that the program does not plan any more. Where, with the old line and the new one, is told on standard
-    /// error.
+    /// Numbers that the program plans differently now. Their places, with the old and the new line, are written to
+    /// standard error.
     #[error(
         "{stale} of {blocks} planned blocks are out of date; `waggle tables run --planned PAGE` makes them again"
     )]
@@ -113,7 +114,7 @@ struct CheckArgs {
 }
 
 impl PagesArgs {
-    /// The pages called `names`, in that order, or all of the folder by name.
+    /// The pages called `names`, in that order, or all pages of the folder, sorted by name.
     fn open(&self, names: &[String]) -> Result<Vec<Page>, Error> {
         let dir = &self.pages;
         let unread = |source| TablesError::NoPages { dir: dir.clone(), source };
@@ -150,7 +151,7 @@ fn list(args: &ListArgs) -> Result<String, Error> {
     Ok(table.render(Format::Terminal, None))
 }
 
-/// Makes pages again; returns what was made.
+/// Makes pages again. Returns a summary.
 fn make(args: &RunArgs) -> Result<String, Error> {
     if args.names.is_empty() && !args.all {
         return Err(TablesError::NothingNamed.into());
@@ -194,7 +195,8 @@ fn make(args: &RunArgs) -> Result<String, Error> {
     Ok(made.join("\n"))
 }
 
-/// The maker of a block, for its last line. Plans are the same on every machine.
+/// The text about the origin of a block, for its last line. It names no machine for plans, which are the same on
+/// every machine.
 fn made_by(kind: Kind, provenance: &Provenance) -> String {
     match kind {
         Kind::Planned => provenance.program(),
@@ -205,7 +207,7 @@ fn made_by(kind: Kind, provenance: &Provenance) -> String {
     }
 }
 
-/// Holds the planned numbers of pages to what the program plans now.
+/// Compares the planned numbers of pages with the program's present plans.
 fn check(args: &CheckArgs) -> Result<String, Error> {
     let pages = args.pages.open(&args.names)?;
     let planned =
@@ -241,9 +243,9 @@ fn difference(page: &Page, old: &Block, new: &Block) -> Option<String> {
     let at = (0..longest).find(|&at| old_lines.get(at) != new_lines.get(at))?;
     let line = |lines: &[String]| lines.get(at).cloned().unwrap_or_else(|| "(nothing)".into());
     let place = match &old.file {
-        // The first line of data says what made them.
+        // The first line of data states their origin.
         Some(file) => format!("{}:{}", page.path.with_file_name(file).display(), at + 2),
-        // The mark of the block is the line before its first.
+        // The mark of the block is the line before its first line.
         None => format!("{}:{}", page.path.display(), old.line + 1 + at),
     };
     Some(format!("{place}:\n  old {}\n  new {}", line(old_lines), line(new_lines)))
@@ -257,16 +259,17 @@ fn output(block: &Block, path: &Path) -> Result<String, Error> {
     };
     let mut command = child::command()?;
     command.args(&block.arguments);
-    // The options that a user has set in the environment are not for pages.
+    // Options that the user has set in the environment must not affect pages.
     forget_variables(&mut command, &Cli::command());
     if block.kind == Kind::Planned {
-        // A calibration of this machine would add its own seconds: no folder lies below a file.
+        // A calibration of this machine would add seconds. No file can exist below `path`, which is a file, so none
+        // is found.
         command.env("WAGGLE_HOME", path.join("no-calibration"));
     }
     Ok(together::said(&mut command).map_err(failed)?)
 }
 
-/// The part of `block` in the bar: the seconds it took before.
+/// The weight of `block` in the bar: the seconds that it took last time.
 fn weight(block: &Block) -> u64 {
     block.seconds.unwrap_or(1.0).max(1.0) as u64
 }
@@ -276,7 +279,7 @@ fn bar<'a>(blocks: impl Iterator<Item = &'a Block>) -> ProgressBar {
     let total = blocks.map(weight).sum();
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(total) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{wide_msg}\n{bar:32} {percent} % {elapsed}{left}");
-    // Before the first block is done nothing is known.
+    // Before the first block is done, the time left is not known.
     let left = |state: &ProgressState, text: &mut dyn std::fmt::Write| {
         let _ = match state.pos() {
             0 => Ok(()),

@@ -6,9 +6,9 @@
 //! <!-- end: 1 s -->
 //! ```
 //!
-//! `waggle:` begins a block of planned numbers, which are the same wherever they are made; `waggle measured:` one of
-//! measured numbers. The seconds in the last line say how long the command took. A larger table is data in a file of
-//! its own beside the page, and a line is the whole block:
+//! `waggle:` begins a block of planned numbers, which are the same on every machine. `waggle measured:` begins a
+//! block of measured numbers. The last line has the seconds that the command took. A larger table is kept in a file
+//! of data beside the page, and its block is a single line:
 //!
 //! ```text
 //! <!-- waggle data/policies.csv: sweep --models gpt2 --format csv -->
@@ -27,27 +27,27 @@ const MEASURED: &str = " measured";
 const CLOSE: &str = " -->";
 const END: &str = "<!-- end";
 
-/// What data begin with: the command that made them, and of what is measured where and when.
+/// The beginning of a file of data, which states the command and, for measured numbers, the machine and the date.
 const MADE_DATA: &str = "# Made by ";
 
-/// The last line of a block's text says what made it, which changes with every revision.
+/// The beginning of the last line of a block's text, which states its origin and so changes with every revision.
 const MADE: &str = "*Made by ";
 
-/// Where the numbers of a block come from.
+/// The kind of numbers of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A plan: the same on every machine.
+    /// Planned numbers, which are the same on every machine.
     Planned,
-    /// A run on a machine.
+    /// Numbers that were measured in a run.
     Measured,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Block {
-    /// The line in which it begins, from one.
+    /// The line in which the block begins, from 1.
     pub(super) line: usize,
     pub(super) kind: Kind,
-    /// The file of data beside the page, if the numbers stand there.
+    /// The file of data beside the page, if the numbers are there.
     pub(super) file: Option<String>,
     /// The command as the page has it, without `waggle`.
     pub(super) command: String,
@@ -77,7 +77,7 @@ impl Page {
             let Some(file) = block.file.as_ref().map(|file| path.with_file_name(file)) else { continue };
             match std::fs::read_to_string(&file) {
                 Ok(text) => block.text = text.lines().map(str::to_owned).collect(),
-                // The file is made when it is asked for.
+                // A missing file is made when the block is made.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(at(&file)(error).into()),
             }
@@ -127,7 +127,7 @@ impl Page {
         })
     }
 
-    /// The page's blocks in order, to be changed.
+    /// The page's blocks in order, mutable.
     pub(super) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Block> {
         self.parts.iter_mut().filter_map(|part| match part {
             Part::Block(block) => Some(block),
@@ -141,7 +141,7 @@ impl Page {
 
     /// Writes the page and its data.
     pub(super) fn write(&self) -> Result<(), Error> {
-        // Data that nobody has made yet are no empty file.
+        // Data that were never made get no empty file.
         for block in self.blocks().filter(|block| !block.text.is_empty()) {
             if let Some(file) = block.file.as_ref().map(|file| self.path.with_file_name(file)) {
                 make_dir(file.parent().unwrap_or(&file))?;
@@ -165,7 +165,7 @@ impl Page {
 }
 
 impl Block {
-    /// The block's lines, without the one that says what made it.
+    /// The block's lines, without the line about its origin.
     pub(super) fn numbers(&self) -> &[String] {
         let made = |line: &String| line.is_empty() || line.starts_with(MADE) || line.starts_with(MADE_DATA);
         let end = self.text.iter().rposition(|line| !made(line)).map_or(0, |end| end + 1);
@@ -173,10 +173,10 @@ impl Block {
         &self.text[begin..end]
     }
 
-    /// Takes over what the command wrote, and says by what it was `made`.
+    /// Sets the block's lines to the `output` of its command, with a line about its origin `made`.
     pub(super) fn set(&mut self, output: &str, made: &str, seconds: f64) {
         if self.file.is_some() {
-            // A plan is the same of every revision that passes the check.
+            // A plan is the same in every revision that passes the check, so its origin is left out.
             let made = if self.kind == Kind::Measured { format!(", {made}") } else { String::new() };
             let made = format!("{MADE_DATA}`waggle {}`{made}", self.command);
             self.text = std::iter::once(made).chain(output.trim_end().lines().map(str::to_owned)).collect();
@@ -207,7 +207,7 @@ impl Block {
     }
 }
 
-/// The kind, the file of data and the command of a line that begins a block.
+/// The kind, the file of data and the command in a line that begins a block.
 fn opening(line: &str) -> Option<(Kind, Option<&str>, &str)> {
     let (head, command) = line.strip_prefix(OPEN)?.strip_suffix(CLOSE)?.split_once(": ")?;
     let (kind, file) = match head.strip_prefix(MEASURED) {
@@ -227,7 +227,7 @@ fn beside_the_page(file: &str) -> bool {
     file.ends_with(".csv") && Path::new(file).components().all(normal) && Path::new(file).components().count() <= 2
 }
 
-/// Whether a page may run these arguments. A plan must be the same on every machine, and no command writes a file.
+/// Whether a page may run these arguments. A plan must be the same on every machine, and no command may write a file.
 fn allowed(kind: Kind, arguments: &[String]) -> bool {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let writes = ["--json", "--out", "--plots", "--bib"];

@@ -1,4 +1,4 @@
-//! Outputs of earlier runs of the same revision.
+//! Keeps outputs of commands for later runs of the same revision.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,8 +11,8 @@ use waggle_report::provenance::Provenance;
 
 use crate::machine::digest;
 
-/// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say
-/// what it does.
+/// A folder of outputs of commands. A program whose sources have uncommitted changes keeps nothing, as its commit
+/// does not identify it.
 pub(super) struct Store {
     folder: Option<PathBuf>,
 }
@@ -35,7 +35,7 @@ impl Store {
         self.folder.as_ref().map(|folder| folder.join(format!("{}.json", digest(command.as_bytes()))))
     }
 
-    /// Output and seconds of `command`. A file that was cut off counts as none.
+    /// Output and seconds of `command`. A truncated file counts as missing.
     pub(super) fn find(&self, command: &str) -> Result<Option<(String, f64)>, Error> {
         let Some(path) = self.file(command) else { return Ok(None) };
         let bytes = match fs::read(&path) {
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(of("abc").find("sweep --models x").unwrap(), Some(("| 1 |\n".into(), 2.5)));
         assert_eq!(of("abc").find("sweep --models y").unwrap(), None);
         assert_eq!(of("abd").find("sweep --models x").unwrap(), None);
-        // Cut off by a full disk or a signal.
+        // A full disk or a signal may truncate a file.
         let file = of("abc").file("sweep --models x").unwrap();
         fs::write(&file, "{\"command").unwrap();
         assert_eq!(of("abc").find("sweep --models x").unwrap(), None);

@@ -57,7 +57,7 @@ options! {
 /// The port of a server whose address names none.
 const PORT: u16 = 7411;
 
-/// `address` with port 7411 if it names no port. An IPv6 address without a port may come without brackets.
+/// `address`, with the port 7411 if it names none. An IPv6 address without a port may come without brackets.
 pub fn with_port(address: &str) -> Result<String, OptionsError> {
     self::address(address, PORT)
 }

@@ -38,7 +38,7 @@ options! {
         sessions: usize = 64,
         /// Most sessions of one key at once.
         max_sessions_per_key: usize = 16,
-        /// End a session after so long.
+        /// End a session after this time.
         session_limit: Duration = Duration::from_secs(3600),
         /// Give up on a party that has not proved its key after this time.
         handshake_timeout: Duration = Duration::from_secs(10),
