@@ -2,25 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::carry::Carry;
-use super::fss::ladder::LadderShape;
-use super::fss::table::FssShape;
-use super::fss::threshold::Comparison;
-use super::matmul::Triple;
-use super::mul::RowProduct;
-use super::mux_columns::Selection;
-use super::private::MaskedRow;
-use super::sum_squares::Squares;
-use super::truncate::Wrap;
 use crate::correlation::{Correlation, CorrelationKind};
 
 macro_rules! dealt {
-    ($($(#[$doc:meta])* $name:ident($kind:ty),)*) => {
+    ($($name:ident($kind:ty),)*) => {
         /// A kind of correlation that a helper deals, as demands name it.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub enum Dealt {
-            $($(#[$doc])* $name($kind),)*
+            $(
+                /// The kind of this name.
+                $name($kind),
+            )*
         }
 
         impl Dealt {
@@ -43,24 +36,14 @@ macro_rules! dealt {
 }
 
 dealt! {
-    /// Products with a weight.
-    Row(MaskedRow),
-    /// Products of matrices.
-    Triple(Triple),
-    /// Products of rows and words.
-    RowProduct(RowProduct),
-    /// Sums of squares.
-    Squares(Squares),
-    /// Truncations.
-    Wrap(Wrap),
-    /// Selections.
-    Selection(Selection),
-    /// Functions by a table.
-    Function(FssShape),
-    /// Functions by tables of several octaves.
-    Ladder(LadderShape),
-    /// Comparisons with thresholds.
-    Comparison(Comparison),
-    /// Comparisons bit by bit.
-    Carry(Carry),
+    Row(super::private::MaskedRow),
+    Triple(super::matmul::Triple),
+    RowProduct(super::mul::RowProduct),
+    Squares(super::sum_squares::Squares),
+    Wrap(super::truncate::Wrap),
+    Selection(super::mux_columns::Selection),
+    Function(super::fss::table::FssShape),
+    Ladder(super::fss::ladder::LadderShape),
+    Comparison(super::fss::threshold::Comparison),
+    Carry(super::carry::Carry),
 }
