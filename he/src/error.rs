@@ -112,7 +112,7 @@ pub enum HeError {
     Residue {
         /// The message refused.
         message: &'static str,
-        /// The modulus of the residue's limb.
+        /// The modulus that the residue must be below.
         modulus: u64,
         /// The residue received.
         got: u64,

@@ -330,8 +330,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         Ok(kept)
     }
 
-    /// Whether all texts stop here, if stopping was asked for. Only the client knows whether they have ended
-    /// (`knows`), and tells the server.
+    /// Whether all texts stop here, if stopping was asked for. Only the client knows whether they have ended, and it
+    /// tells the server. `knows` is true for the party that picks the tokens.
     fn agree_to_stop(&mut self, knows: bool) -> Result<bool, Error> {
         let &GenerateOptions { stop_at_eos, pad_answer, .. } = self.options;
         let asked = stop_at_eos && (!pad_answer || bucket(self.out.count) == self.out.count);

@@ -17,7 +17,7 @@ pub(crate) fn side_by_side(first: WeightData, second: WeightData) -> WeightData 
     WeightData { matrix: Arc::new(Beside { first: first.matrix, second: second.matrix }), bias }
 }
 
-/// The outputs of two matrices, one after another. Both are stored in the same order.
+/// The matrix whose outputs are those of `first`, then those of `second`. Both matrices have the same [`Order`].
 #[derive(Debug)]
 struct Beside {
     first: Arc<dyn MatrixSource>,

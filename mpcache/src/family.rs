@@ -51,7 +51,7 @@ pub trait PolicyFamily: Sized + 'static {
     }
 }
 
-/// Facts that follow from the settings of a policy, besides their values.
+/// What a program needs to know of a policy with given settings, besides the settings themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The facts that both parties learn, besides the lengths of prompt and text: a line for users.

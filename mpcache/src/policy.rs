@@ -72,9 +72,9 @@ pub trait Policy<E: Engine>: Send {
         let _ = (layer, scores, ceiling);
     }
 
-    /// Called when new tokens have come into `store` whose queries nobody wants, in place of
-    /// [`attend`](Policy::attend), and when the surprisal of the last tokens is known. A policy that evicts without
-    /// looking at queries does so here.
+    /// Called in two cases: in place of [`attend`](Policy::attend), when new tokens have come into `store` and
+    /// neither the model nor the policy wants their queries; and again once the surprisal of the tokens of a pass is
+    /// known. A policy that evicts without looking at queries does so here.
     fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let _ = (engine, layer, store);
         Ok(())

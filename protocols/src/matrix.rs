@@ -95,8 +95,8 @@ impl FixedMatrix {
         self.spread.as_ref().map(|(spread, number)| (spread, *number))
     }
 
-    /// This matrix with its transforms for products under encryption kept in `cache`, while there is room. No other
-    /// matrix has the same `key`.
+    /// This matrix, whose transforms for products under encryption are kept in `cache` while there is room. The `key`
+    /// must be unique to this matrix.
     pub fn keep_in(self, cache: Arc<WeightCache>, key: u64) -> Self {
         FixedMatrix { kept: Some((cache, key)), ..self }
     }

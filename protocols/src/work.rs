@@ -27,7 +27,7 @@ macro_rules! kernels {
                 match self { $(Kernel::$kernel => $seconds * 1e-9),* }
             }
 
-            /// Units of one task of the thread pool; `None` if one thread does all of it.
+            /// Units that make up one task of the thread pool; `None` if one thread does all the work.
             pub fn grain(self) -> Option<u64> {
                 match self { $(Kernel::$kernel => $grain),* }
             }

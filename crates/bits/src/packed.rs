@@ -3,7 +3,7 @@
 use crate::stream::{Bytes, Reader, Writer, bytes_for};
 use crate::{Error, mask};
 
-/// Bytes that `count` packed words take whose widths repeat `widths`. Saturates.
+/// Bytes of `count` packed words, whose widths repeat `widths`. Saturates.
 pub fn packed_bytes(count: usize, widths: &[u32]) -> usize {
     let sum = |widths: &[u32]| widths.iter().map(|&width| u128::from(width)).sum::<u128>();
     let period = widths.len().max(1);

@@ -27,7 +27,7 @@ pub struct Stored<'a> {
     pub numbers: Narrow<'a>,
     /// The gains, one for each entry, or `None` if all are 1.
     pub gains: Option<&'a [f32]>,
-    /// The factor of the whole line.
+    /// The factor by which all entries of the line are multiplied.
     pub factor: f32,
 }
 

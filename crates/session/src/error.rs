@@ -72,7 +72,7 @@ pub enum Error {
     /// A chat whose session failed before.
     #[error("the session is over")]
     ChatOver,
-    /// More texts side by side than this program reads, or more positions in all of them.
+    /// More texts side by side than this program reads, or more positions of all texts together.
     #[error(
         "{texts} texts with {positions} positions in all are more than the {} with {} that this program reads side by side",
         limits[0], limits[1]

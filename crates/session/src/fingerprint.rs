@@ -15,7 +15,8 @@ use waggle_model::{ConfigError, ModelSpec};
 /// Prefix of the digits of a fingerprint.
 pub(crate) const PREFIX: &str = "waggle-model:";
 
-/// The keys of the hashes, so that none equals a hash of the same bytes elsewhere.
+/// Contexts for the key derivation of BLAKE3. They keep these hashes apart from each other, and from hashes of the
+/// same bytes for other uses.
 const SHAPE_CONTEXT: &str = "waggle model fingerprint 1, shape";
 const TOKENIZER_CONTEXT: &str = "waggle model fingerprint 1, tokenizer";
 const TEMPLATE_CONTEXT: &str = "waggle model fingerprint 1, chat template";

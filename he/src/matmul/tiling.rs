@@ -5,8 +5,8 @@ use super::spec::MatmulShape;
 use crate::ntt::{LANES, MIN_POINTS};
 use std::ops::Range;
 
-/// The part of a product that one ciphertext covers; the documentation of [`crate::matmul`] derives the layout.
-/// Either `group = 1`, or `rows` is all of m.
+/// The part of a product that one ciphertext covers. The documentation of [`crate::matmul`] derives the layout. If
+/// `group` is more than 1, then `rows` is all m rows of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
     /// Number of batch items whose rows share an upload.

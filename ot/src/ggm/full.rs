@@ -200,7 +200,7 @@ mod tests {
         std::array::from_fn(|i| Choice::from((delta.0[i / 64] >> (i % 64) & 1) as u8))
     }
 
-    /// The keys that the base OTs give for the negated bits of `delta`.
+    /// The keys that a receiver learns from the base OTs if its choices are the negated bits of `delta`.
     fn chosen(base: &[[Block; 2]], delta: Block) -> Vec<Block> {
         base.iter().zip(bits(delta)).map(|(pair, bit)| pair[1 - usize::from(bit.unwrap_u8())]).collect()
     }

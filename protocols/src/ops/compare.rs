@@ -2,9 +2,10 @@
 //!
 //! **Functionality.** Shares of a signed w-bit value x and J public thresholds c_j -> XOR shares of [x >= c_j].
 //!
-//! **Source.** Sign by carry. Let v = x - c and l = w - 1. The top bit of v is the exclusive-or of the shares' top
-//! bits and of the carry of their low halves, [v_s + v_c >= 2^l]. The carry is `[a < b]` for a = 2^l - 1 - v_s
-//! (server) and b = v_c (client). The parties compare a and b digit by digit:
+//! **Source.** Sign by carry. Let v = x - c and l = w - 1, and let v_s and v_c be the low l bits of the server's and
+//! the client's share of v. The top bit of v is the exclusive-or of the shares' top bits and of the carry of their
+//! low bits, [v_s + v_c >= 2^l]. The carry is `[a < b]` for a = 2^l - 1 - v_s (server) and b = v_c (client). The
+//! parties compare a and b digit by digit:
 //!
 //! ```text
 //! cut a and b into digits of up to 5 bits

@@ -164,7 +164,7 @@ pub(super) fn spend_for_client(channel: &mut Channel, pool: PoolSet, purposes: &
     })
 }
 
-/// Receives the client's word on its own files.
+/// Receives the client's verdict on its own part of the pool. A refusal becomes [`Error::Withdrawn`].
 fn receive_word(channel: &mut Channel, step: &'static str) -> Result<(), Error> {
     opening::receive_verdict(channel, step).map_err(|error| match error {
         Error::Refused { reason } => Error::Withdrawn { reason },

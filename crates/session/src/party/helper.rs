@@ -188,7 +188,7 @@ pub(super) fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Re
     })
 }
 
-/// Sends the helper the halves of `rows` that the helper lacks.
+/// Learns which halves of `rows` the helper lacks, and sends those.
 fn give_halves(
     channel: &mut Channel,
     seed: &HalvesSeed,

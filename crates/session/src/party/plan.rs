@@ -253,8 +253,8 @@ impl<'a> SessionPlan<'a> {
         Ok(generate(engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), hooks)?)
     }
 
-    /// The account of an opening that two threads run over memory, so that one place makes its messages. The plan
-    /// ignores the time that this takes.
+    /// The ledger of the session's opening, without times. Two threads run the opening itself over memory, so that
+    /// its messages need not be described a second time for plans.
     fn rehearse(&self, request: &Request, kind: &SessionKind) -> Result<Ledger, Error> {
         let SessionPlan { model, terms, options, .. } = *self;
         let base = Base::rehearsed(&model.spec, &model.disclosure);

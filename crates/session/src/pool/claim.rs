@@ -13,9 +13,9 @@ use super::{PoolError, Purpose};
 pub(super) const CLAIMED: &str = ".claimed";
 
 impl Pool {
-    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it. If several
-    /// processes try, one of them succeeds, once. Whatever happens after the file was renamed, it will not be read
-    /// again.
+    /// Takes all words out of the file and removes it. [`Pool::check`] must have accepted `purpose` for this file. If
+    /// several processes try, at most one succeeds. Once the file has been renamed it is never read again, whatever
+    /// happens.
     ///
     /// # Errors
     /// [`PoolError::Gone`] if another process claimed the file first, [`PoolError::Replaced`] if another file took
@@ -24,7 +24,7 @@ impl Pool {
         claim_all(vec![self], std::slice::from_ref(purpose)).map_err(|(_, error)| error)
     }
 
-    /// Removes the file, whose partner the peer has lost.
+    /// Removes the file, because the peer has lost its counterpart.
     pub(super) fn discard(&self) -> Result<(), PoolError> {
         match self.where_it_is(|path| fs::remove_file(path).map_err(or_gone)) {
             Err(PoolError::Gone) => Ok(()),

@@ -37,7 +37,7 @@ pub const TASK: &str = "glue";
 /// The question that the task asks, for help texts.
 pub const ABOUT: &str = "classes or scores of an encoder, on a file in the form of GLUE's tasks";
 
-/// A study of an encoder that cannot be made.
+/// Why a study of an encoder cannot be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GlueError {

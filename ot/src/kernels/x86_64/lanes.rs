@@ -8,7 +8,7 @@ pub(super) trait Wide: Copy {
     /// The type of the vector.
     type Vector: Copy;
 
-    /// Number of blocks of a vector.
+    /// Number of blocks in a vector.
     const BLOCKS: usize;
 
     /// Zeros.

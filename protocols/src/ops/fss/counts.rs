@@ -3,13 +3,13 @@
 //! **Functionality.** Shares of rows of words modulo 2^[`VALUE_BITS`], of different public lengths -> for every row
 //! and every value v, shares modulo 2^width of the number of its entries that are at least v.
 //!
-//! **Source.** A histogram of unit vectors: each entry's key hides the unit vector of its mask in counters, as in the
-//! [parent module](super).
+//! **Source.** A histogram made of unit vectors. The key of each entry expands to shares of the unit vector that is 1
+//! at the entry's mask and 0 elsewhere, as in the [parent module](super).
 //!
 //! ```text
 //! prepare:  for every entry share a random mask R and a key that expands to shares of the unit vector of R
 //! run:      open y = x - R; the unit vector, turned by y, is that of x
-//!           add up those of a row, and add up the sums from the highest value down
+//!           add up the unit vectors of each row; then sum up the counters from the highest value down
 //! ```
 //!
 //! **Range.** Any words; rows of less than 2^width entries. **Error.** None.
