@@ -129,7 +129,7 @@ impl MatmulPlan {
         Ok(Self::of(layout, options))
     }
 
-    /// A plan of `spec` with the options of this plan and tiles that are no larger than this plan's, without a
+    /// A plan of `spec` with the options of this plan. It cuts `spec` as this plan cuts its own product, without a
     /// search. The dimensions of `spec` must be no larger than this plan's. `None` if there is no such plan or its
     /// error would be too large.
     pub fn adapted(&self, spec: MatmulSpec) -> Option<Self> {
