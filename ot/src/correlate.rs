@@ -75,7 +75,7 @@ impl CotShape {
         per_slot * self.slots as u128
     }
 
-    /// OTs per task: whole periods, and whole bytes of the message.
+    /// OTs per task. These are whole periods of widths and take whole bytes of the message.
     fn task(&self) -> usize {
         let unit = 8 * self.widths.len();
         unit * (TASK_BLOCKS / (unit * self.slots.div_ceil(2))).max(1)
@@ -86,7 +86,7 @@ impl CotShape {
         bytes_for(self.bits(self.task()))
     }
 
-    /// The needs of every OT of a period. Divisions are so expensive that they are done once.
+    /// What every OT of a period needs. It is computed once, because divisions are expensive.
     fn needs(&self) -> Vec<Need> {
         let need = |&width: &u32| {
             let per_block = (128 / width) as usize;
@@ -95,8 +95,8 @@ impl CotShape {
         self.widths.iter().map(need).collect()
     }
 
-    /// Goes through the OTs `range`, which begins with a period, in runs of equal need for pad blocks:
-    /// `run(OTs, pad blocks per key, needs)` takes one of the needs for every OT.
+    /// Goes through the OTs `range` in runs whose OTs need the same number of pad blocks. `range` must begin with a
+    /// period. Calls `run(OTs, pad blocks per key, needs)`, which must take one of the needs for every OT.
     fn for_runs<'a>(
         needs: &'a [Need],
         range: Range<usize>,
@@ -131,7 +131,7 @@ struct Need {
 }
 
 impl Need {
-    /// The most blocks of a key.
+    /// The largest number of pad blocks per key among `needs`.
     fn most(needs: &[Need]) -> usize {
         needs.iter().map(|need| need.blocks).max().unwrap_or(0)
     }

@@ -18,7 +18,7 @@ pub(crate) enum Permutation {
     Simd(Simd, Key),
 }
 
-/// Methods by kernels, or by their portable references.
+/// Methods that call a kernel, or its portable reference.
 macro_rules! forward {
     ($($(#[$doc:meta])* $name:ident(pi: &Key $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)*) => {$(
         $(#[$doc])*
@@ -32,7 +32,7 @@ macro_rules! forward {
 }
 
 impl Permutation {
-    /// AES under `key`, on the kernels given.
+    /// AES under `key`, on the kernels that `simd` permits or by portable code.
     pub(crate) fn new(simd: Option<Simd>, key: Block) -> Self {
         match simd {
             Some(simd) => Permutation::Simd(simd, simd.expand_key(key)),

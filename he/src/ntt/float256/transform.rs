@@ -237,7 +237,8 @@ impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
         }
     }
 
-    /// The last two layers, within every 16 coefficients of blocks. The root of the first block is at index `at` of the tree.
+    /// The last two layers, within every 16 coefficients of blocks. The root of the first block is at index
+    /// `at` of the tree.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn lanes<P: Pass>(&self, data: &mut [u64], at: usize) {
@@ -257,7 +258,8 @@ impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
         }
     }
 
-    /// Two layers of all groups of `size` coefficients in blocks. The root of the first block is at index `at` of the tree.
+    /// Two layers of all groups of `size` coefficients in blocks. The root of the first block is at index `at` of the
+    /// tree.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn groups<P: Pass>(&self, data: &mut [u64], size: usize, at: usize) {
