@@ -160,7 +160,7 @@ impl Leaves {
         Leaves { kind, shape: Shape { k: kind.k(), punctured }, prgs, check, tiles: 0 }
     }
 
-    /// The first counter of the `i`-th batch, counted from the batches that are already made.
+    /// The first counter of the `i`-th batch from now on. Batch 0 is the next one that is made.
     fn first(&self, i: usize) -> u64 {
         self.tiles + (i * TILES) as u64
     }

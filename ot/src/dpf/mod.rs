@@ -7,11 +7,11 @@
 //! **Source.** Two-party generation by expanding the whole tree (Doerner and shelat, CCS 2017), over the correlated
 //! tree of Guo et al. (Half-Tree, eprint 2022/1431, sections 4 and 5): the nodes of the two parties agree off the
 //! path to R and differ by Delta = Delta_server ^ Delta_client on it, and a child is `H(node)` or `H(node) ^ node`. A
-//! level's correction is then the sum of both parties' H of their nodes plus alpha Delta, where alpha is the level's
-//! bit of R. The parties need shares of alpha Delta, and random correlated OTs with random choices alpha_server and
-//! alpha_client *are* such shares: a level costs one block each way and one OT in each direction, whose Delta is the
-//! pool's. Delta needs lowest bit 1, to tell the parties' control bits apart, so the lowest bit is dropped in the
-//! direction where the server sends OTs.
+//! level's correction is then the sum of H over the nodes of both parties plus alpha Delta, where alpha is the
+//! level's bit of R. The parties need shares of alpha Delta, and random correlated OTs with random choices
+//! alpha_server and alpha_client *are* such shares: a level costs one block each way and one OT in each direction,
+//! whose Delta is the pool's. Delta needs lowest bit 1, to tell the parties' control bits apart, so the lowest bit is
+//! dropped in the direction where the server sends OTs.
 //!
 //! *Departure.* The first [`TOP`] levels are not grown. Let the parties hold XOR shares of the unit vector e of those
 //! bits of R ([`crate::index`]). Correlated OTs with its entries as choices are shares of e_i Delta, and those are
