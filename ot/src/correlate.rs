@@ -53,12 +53,13 @@ impl CotShape {
         self.count * self.slots
     }
 
-    /// Bytes of the sender's message, without framing: all values back to back, rounded up once.
+    /// Bytes of the sender's message, without framing. All values lie back to back, and only the whole is rounded up
+    /// to bytes.
     pub fn message_bytes(&self) -> usize {
         bytes_for(self.bits(self.count))
     }
 
-    /// Number of pad blocks for one key of every OT, which the receiver hashes. The sender hashes twice as many, as
+    /// Number of pad blocks for one key of every OT. The receiver hashes these. The sender hashes twice as many, as
     /// it has two keys.
     pub fn pad_blocks(&self) -> usize {
         let period = self.widths.len();

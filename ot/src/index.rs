@@ -43,7 +43,7 @@ const STEP: &str = "ot/index";
 /// Number of bits of a step that the first block of a pad can mask.
 const NARROW: usize = 64;
 
-/// Largest number of index bits of a unit vector, which then has 2^8 entries.
+/// Largest number of index bits of a unit vector. The vector then has 2^8 entries.
 pub const MOST_UNIT_BITS: usize = 8;
 
 /// A batch of hidden indices of one party.

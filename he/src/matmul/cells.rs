@@ -22,7 +22,7 @@ const MAX_INTERVAL_BITS: u32 = 120;
 pub(super) struct Cells {
     /// The k of the module documentation: bits that a correction drops.
     pub(super) dropped: u32,
-    /// Cells in an interval: the number of legal corrections.
+    /// Number of cells in an interval, which is the number of legal corrections.
     pub(super) count: u128,
 }
 

@@ -46,14 +46,15 @@ impl Layout {
         Packs::full(&self.tiling).map(|packs| Self { packs, ..self })
     }
 
-    /// (coefficient, index into X) of every entry of an upload. A coefficient of N or more stands for `-X^(i - N)`.
+    /// For every entry of an upload, its coefficient and its index in X. A coefficient i of N or more stands for
+    /// `-X^(i - N)`.
     pub(super) fn x_entries(&self, upload: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         // X^-s = -X^(N-s): entries that move below zero come out at N and above of twice the range.
         let (down, wrap) = (self.packs.shift(), 2 * self.set.degree());
         self.tiling.entries(upload).map(move |(position, entry)| ((wrap + position - down) & (wrap - 1), entry))
     }
 
-    /// (coefficient, index into Y) of every output of a response, in wire order.
+    /// For every output of a response, in wire order, its coefficient and its index in Y.
     pub(super) fn outputs(&self, response: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (layout, members, down) = (*self, self.packs.members(response), self.packs.shift());
         let rows = members.rows.clone();

@@ -80,8 +80,8 @@ use std::ops::{Deref, Range};
 use waggle_bits::Writer;
 use zeroize::Zeroizing;
 
-/// The plan of a product with a uniformly random operand. Such products prepare later ones. The plan sends half the
-/// bytes of a [`MatmulPlan`].
+/// The plan of a product with a uniformly random operand. Such a product is made ahead of time, to prepare a later
+/// one. The plan sends half the bytes of a [`MatmulPlan`].
 ///
 /// The key holder sends the message of [`Self::request`], and the evaluator answers with the message of
 /// [`Self::respond`], which the key holder reads with [`Self::finish`].

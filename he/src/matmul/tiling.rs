@@ -102,7 +102,7 @@ impl Tiling {
         (group * self.row_tiles() + row_tile) * self.inner_tiles() + inner_tile
     }
 
-    /// Global columns `start..end` of a column tile.
+    /// Columns `start..end` of a column tile, counted over all batch items.
     pub(super) fn column_range(&self, column_tile: usize) -> (usize, usize) {
         let start = column_tile * self.tile.cols;
         (start, (start + self.tile.cols).min(self.columns()))
@@ -151,7 +151,7 @@ impl Tiling {
         (self.tile.cols * self.tile.inner).next_multiple_of(64).min(self.points())
     }
 
-    /// (position in the polynomial, index into X) of every entry of an upload.
+    /// For every entry of an upload, its position in the polynomial and its index in X.
     pub(super) fn entries(&self, upload: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (shape, tile) = (self.shape, self.tile);
         let (rest, inner_tile) = (upload / self.inner_tiles(), upload % self.inner_tiles());
@@ -170,7 +170,7 @@ impl Tiling {
         })
     }
 
-    /// (position in the polynomial, index into Y) of every output of one product of tiles.
+    /// For every output of one product of tiles, its position in the polynomial and its index in Y.
     pub(super) fn outputs(
         &self,
         column_tile: usize,

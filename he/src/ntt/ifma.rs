@@ -288,8 +288,8 @@ impl IfmaNtt {
         correct(correct(total, prime.twice), prime.p)
     }
 
-    /// [`NttBackend::dot`]. A product is below `2^100`, so the sum over a block of [`DOT_BLOCK`] terms is below
-    /// `2^64` for the low halves and below `2^60` for the high ones.
+    /// Adds a sum of products to `sum`, modulo p. A product is below `2^100`, so the sum over a block of
+    /// [`DOT_BLOCK`] terms is below `2^64` for the low halves and below `2^60` for the high ones.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         assert!(sum.len().is_multiple_of(DOT_WORDS) && a.len() == b.len());

@@ -83,7 +83,8 @@ impl Prgs {
         }
     }
 
-    /// The receiver's planes of one batch from the counter `first` on, into `rows`, and its message.
+    /// Writes the receiver's planes of one batch to `rows` and its message to `message`. The PRGs begin at the
+    /// counter `first`.
     pub(crate) fn receive_batch(&self, shape: &Shape, first: u64, rows: &mut [Block; BATCH], message: &mut [u8]) {
         match self {
             Prgs::Portable(prgs) => {
@@ -94,7 +95,7 @@ impl Prgs {
         }
     }
 
-    /// The sender's planes of one batch from the receiver's message.
+    /// Writes the sender's planes of one batch to `rows`, from the receiver's `message`.
     pub(crate) fn send_batch(
         &self,
         shape: &Shape,

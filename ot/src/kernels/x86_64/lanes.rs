@@ -27,7 +27,8 @@ pub(super) trait Wide: Copy {
     fn count(self, first: u64, high: u64) -> Self::Vector;
     /// For each place, a block with `by` in the low word and zero in the high word.
     fn low(self, by: u64) -> Self::Vector;
-    /// The tweaks of a run of OTs: `first + i` in the high word of the block at place i.
+    /// The tweaks of consecutive OTs from `first` on. The block at place i has `first + i` in the high word and zero
+    /// in the low word.
     fn tweaks(self, first: u64) -> Self::Vector;
     /// For each place, a block with `by` in the high word and zero in the low word.
     fn high(self, by: u64) -> Self::Vector;
