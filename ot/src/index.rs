@@ -58,8 +58,8 @@ pub struct HiddenIndices {
     weights: Vec<u32>,
     pub(crate) sender: SenderKeys,
     pub(crate) chosen: ChosenKeys,
-    /// `hide` has, for every OT, the pad under which this party sends a step's message. `share` has this party's share
-    /// of the step's product before the peer's message.
+    /// `hide` has, for every OT, the pad under which this party sends a step's message. `share` has this party's
+    /// share of the step's product before the peer's message.
     hide: Vec<u64>,
     share: Vec<u64>,
     /// For every OT, the client's pad of the products for the additive shares. It is kept until the server's message

@@ -501,8 +501,8 @@ mod tests {
         }
     }
 
-    /// A sender that gets the last sum of a tree wrong passes exactly if it guessed eight bits of the place of the noise
-    /// right.
+    /// A sender that gets the last sum of a tree wrong passes exactly if it guessed eight bits of the place of the
+    /// noise right.
     #[test]
     fn a_sender_passes_with_the_right_guess_alone() {
         for (case, off) in [0, LEAVES / 2, 1, 2, 128, 255].into_iter().enumerate() {
