@@ -1,7 +1,8 @@
 //! Ciphertexts and their forms on the wire.
 //!
-//! An upload carries one seed for all uniform halves, then the other halves ([`split_upload`]). A response carries
-//! both halves, rounded to fewer bits ([`write_switched`], [`read_lifted`]).
+//! An upload carries one seed, from which the uniform halves of all its ciphertexts are expanded, and then the other
+//! halves ([`split_upload`]). A response carries both halves, rounded to fewer bits ([`write_switched`],
+//! [`read_lifted`]).
 
 use crate::error::HeError;
 use crate::params::{Lift, Params, round_torus};
@@ -28,14 +29,14 @@ impl Ciphertext {
         params.shift(&mut self.c1, exponent);
     }
 
-    /// Turns both halves into factors.
+    /// Turns both halves, which are transformed, into factors ([`Params::factor`]).
     pub(crate) fn factor(&mut self, params: &Params) {
         params.factor(&mut self.c0);
         params.factor(&mut self.c1);
     }
 }
 
-/// Numbers of ciphertexts that the parties of a plan send.
+/// How many ciphertexts the two parties of a plan send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ciphertexts {
     /// From the key holder to the evaluator.
@@ -44,7 +45,8 @@ pub struct Ciphertexts {
     pub down: usize,
 }
 
-/// The evaluator's results of a product, or the key holder's of a seeded request: a message and its own part.
+/// What a party gets from one step: a message for the peer, and this party's own part of the result. The step is the
+/// evaluation of a product, or a seeded request of the key holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
     /// The message for the peer.
@@ -87,7 +89,8 @@ pub(crate) fn read_lifted(
     Ok(poly)
 }
 
-/// Splits an upload into its seed and bodies. Errors: a length other than `expected`.
+/// Splits an upload into the seed of its uniform halves and the bytes of the other halves. Errors: a length other
+/// than `expected`.
 pub(crate) fn split_upload<'a>(
     upload: &'a [u8],
     expected: usize,

@@ -41,7 +41,7 @@ pub enum HeError {
         /// The operation refused.
         step: &'static str,
     },
-    /// A bit width outside its range.
+    /// A bit width outside its legal range.
     #[error("{what} must lie in {min}..={max}, got {got}")]
     Width {
         /// Name of the width.
@@ -117,7 +117,7 @@ pub enum HeError {
         /// The residue received.
         got: u64,
     },
-    /// A correction of a seeded request outside the interval of the values that it corrects.
+    /// A correction of a seeded request that is not below the number of legal corrections.
     #[error("{message}: correction {got} is not below {limit}")]
     Correction {
         /// The message refused.

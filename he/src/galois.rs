@@ -6,8 +6,8 @@
 //! `E + X^h O + tau(E - X^h O)` has twice those of E where they were and twice those of O h places further: the
 //! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. Other coefficients stay where
 //! they are. (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in
-//! BumbleBee, NDSS 2025.) The factors of two are undone beforehand, by dividing modulo q, which is odd; that leaves
-//! errors as they are.
+//! BumbleBee, NDSS 2025.) Ciphertexts are divided by these factors of two beforehand. The division is modulo q, which
+//! is odd, so errors are not doubled either.
 //!
 //! # Key switching
 //! `tau` of a ciphertext under s is one under `tau(s)`. For each prime `p_i` let `G_i` be 1 modulo `p_i` and 0 modulo
@@ -37,7 +37,7 @@ use std::cell::RefCell;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// Digits per prime.
+/// Number of digits into which a residue modulo one prime is cut.
 const DIGITS: usize = 2;
 
 /// The key holder's public keys that an evaluator needs. A [`PublicKey`] alone converts into this type.
@@ -55,12 +55,12 @@ impl<'a> From<&'a PublicKey> for EvaluationKeys<'a> {
     }
 }
 
-/// Bits of the lower digit of residues modulo a prime of `bits` bits.
+/// Bits of the lower digit, where residues modulo a prime of `bits` bits are cut.
 const fn digit_bits(bits: u32) -> u32 {
     bits.div_ceil(2)
 }
 
-/// Number of digit polynomials of a polynomial.
+/// Number of digit polynomials into which a polynomial modulo q is cut.
 fn digits(set: ParamSet) -> usize {
     DIGITS * set.primes().len()
 }
@@ -74,7 +74,7 @@ pub(crate) fn switch_variance(set: ParamSet) -> f64 {
     set.primes().iter().map(variance).sum()
 }
 
-/// Keys for all merges of ciphertexts under one secret. The uniform halves travel as a seed of 32 bytes.
+/// Keys for all merges of ciphertexts under one secret. The uniform halves of the keys travel as a seed of 32 bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GaloisKeys {
     set: ParamSet,
@@ -89,7 +89,7 @@ struct Step {
     permutation: Vec<u32>,
     /// `X^h`, transformed, as a factor.
     monomial: Poly,
-    /// For each digit `tau^-1` of both halves of the key, as transformed factors, so that the digits need no
+    /// For each digit, `tau^-1` of both halves of its key, as transformed factors. The digits themselves then need no
     /// automorphism.
     keys: Vec<[Poly; 2]>,
 }
@@ -127,7 +127,7 @@ fn step_sizes(set: ParamSet) -> impl Iterator<Item = usize> {
 
 impl GaloisKeys {
     /// Fresh keys of the holder of `sk`, as the message that the evaluator reads with [`Self::from_bytes`]: the seed
-    /// of the uniform halves, then the other halves at the exact sizes of the primes.
+    /// of the uniform halves, then the other halves, in which each residue takes as many bits as its prime.
     pub fn message(sk: &SecretKey, rng: &mut (impl CryptoRng + ?Sized)) -> Vec<u8> {
         let (set, params) = (sk.set(), sk.set().params());
         let (seed, errors) = (fresh_seed(rng), fresh_seed(rng));
@@ -223,7 +223,7 @@ impl GaloisKeys {
         Ciphertext { c0: sum0, c1: sum1 }
     }
 
-    /// Adds the inner products of the digits with both halves of the keys.
+    /// Adds the inner products of the digits in `scratch` with both halves of the keys of `step` to `c0` and `c1`.
     fn switch(&self, step: &Step, scratch: &mut Scratch, c0: &mut [u64], c1: &mut [u64]) {
         let params = self.set.params();
         let n = params.degree();
@@ -242,7 +242,7 @@ impl GaloisKeys {
     }
 }
 
-/// Buffers of a key switch. Their contents depend on the evaluator's values only through a ciphertext.
+/// Buffers of a key switch. They hold digits of ciphertexts, but no plain values of the evaluator.
 #[derive(Default)]
 struct Scratch {
     signed: Vec<i64>,
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// An encryption without error of small coefficients.
+    /// A ciphertext of small coefficients without an error.
     fn exact_ciphertext(set: ParamSet, message: &[i64], index: u64) -> Ciphertext {
         let params = set.params();
         let c1 = params.uniform(&[7; SEED_BYTES], Label::Upload, index);

@@ -114,7 +114,7 @@ impl PublicKey {
         SEED_BYTES + set.degree() / 8 * set.log_q() as usize
     }
 
-    /// The seed of `a`, then `b` at the exact sizes of the primes.
+    /// The seed of `a`, then `b`, in which each residue takes as many bits as its prime.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(Self::bytes(self.set));
         out.extend_from_slice(&self.seed);
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Phase of the public key and of two rerandomized trivial encryptions: small, and different each time.
+    /// The phases of the public key and of two rerandomized encryptions of zero are small, and different each time.
     #[test]
     fn zero_encryptions_decrypt_to_small_noise_and_differ() {
         for set in ParamSet::ALL {

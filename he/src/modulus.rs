@@ -3,13 +3,13 @@
 /// Largest prime size accepted, in bits. `tfhe-ntt` 0.7.1 returns wrong transforms for part of the 51-bit primes.
 pub const MAX_MODULUS_BITS: u32 = 50;
 
-/// A prime `p < 2^50` with the constants of Barrett and Shoup reduction.
+/// A prime `p < 2^50` with the constants of the reductions by Barrett and by Shoup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Modulus {
     p: u64,
     /// `floor(2^64 / p)`.
     barrett: u64,
-    /// `2^64 mod p` and its Shoup companion.
+    /// `2^64 mod p` and the second number that Shoup's multiplication takes for it.
     word: Shoup,
 }
 
@@ -43,12 +43,12 @@ impl Modulus {
         self.p
     }
 
-    /// Bits of the prime; a residue takes this many bits on the wire.
+    /// Number of bits of the prime. A residue takes this number of bits on the wire.
     pub fn bits(&self) -> u32 {
         64 - self.p.leading_zeros()
     }
 
-    /// `[0, 2p) -> [0, p)`.
+    /// Brings a number in `[0, 2p)` into `[0, p)`.
     #[inline(always)]
     pub(crate) fn correct(&self, x: u64) -> u64 {
         debug_assert!(x < 2 * self.p);
@@ -56,7 +56,7 @@ impl Modulus {
         x.min(x.wrapping_sub(self.p))
     }
 
-    /// Any word `-> [0, p)`.
+    /// Reduces any word into `[0, p)`.
     #[inline(always)]
     pub(crate) fn reduce(&self, x: u64) -> u64 {
         // The estimated quotient q satisfies x/p - 2 < q <= x/p, so the remainder lies in [0, 2p).
@@ -64,7 +64,7 @@ impl Modulus {
         self.correct(x.wrapping_sub(q.wrapping_mul(self.p)))
     }
 
-    /// Any double word `-> [0, p)`.
+    /// Reduces any double word into `[0, p)`.
     #[inline(always)]
     pub(crate) fn reduce_wide(&self, x: u128) -> u64 {
         // x = hi 2^64 + lo; both summands below are in [0, 2p).
@@ -72,19 +72,19 @@ impl Modulus {
         self.correct(self.correct(hi) + self.reduce(x as u64))
     }
 
-    /// `[0, p) x [0, p) -> [0, p)`.
+    /// The sum modulo p of two residues in `[0, p)`.
     #[inline(always)]
     pub(crate) fn add(&self, a: u64, b: u64) -> u64 {
         self.correct(a + b)
     }
 
-    /// `[0, p) x [0, p) -> [0, p)`.
+    /// The difference modulo p of two residues in `[0, p)`.
     #[inline(always)]
     pub(crate) fn sub(&self, a: u64, b: u64) -> u64 {
         self.correct(a + self.p - b)
     }
 
-    /// Any two words `-> [0, p)`.
+    /// The product of any two words modulo p, in `[0, p)`.
     #[inline(always)]
     pub(crate) fn mul(&self, a: u64, b: u64) -> u64 {
         self.reduce_wide(u128::from(a) * u128::from(b))
@@ -95,13 +95,13 @@ impl Modulus {
         shoup(self.p, w)
     }
 
-    /// Any word times a prepared constant `-> [0, p)`.
+    /// The product of any word with a prepared constant modulo p, in `[0, p)`.
     #[inline(always)]
     pub(crate) fn mul_shoup(&self, x: u64, w: Shoup) -> u64 {
         self.correct(self.mul_shoup_lazy(x, w))
     }
 
-    /// Any word times a prepared constant `-> [0, 2p)`.
+    /// The product of any word with a prepared constant modulo p, in `[0, 2p)`.
     #[inline(always)]
     pub(crate) fn mul_shoup_lazy(&self, x: u64, w: Shoup) -> u64 {
         // 0 <= x w / p - x quotient / 2^64 < x / 2^64 < 1, so flooring loses less than two multiples of p.
@@ -109,7 +109,7 @@ impl Modulus {
         x.wrapping_mul(w.w).wrapping_sub(q.wrapping_mul(self.p))
     }
 
-    /// A signed word `-> [0, p)`, without a branch on its sign.
+    /// Reduces a signed word into `[0, p)`, without a branch on its sign.
     #[inline(always)]
     pub(crate) fn reduce_signed(&self, x: i64) -> u64 {
         // As unsigned, a negative x reads x + 2^64.
@@ -117,7 +117,7 @@ impl Modulus {
         self.sub(self.reduce(x as u64), wrap)
     }
 
-    /// `(-p, p) -> [0, p)`, without a branch on the sign.
+    /// Brings a number in `(-p, p)` into `[0, p)`, without a branch on its sign.
     #[inline(always)]
     pub(crate) fn lift_small(&self, x: i64) -> u64 {
         debug_assert!(x.unsigned_abs() < self.p);

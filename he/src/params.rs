@@ -30,7 +30,7 @@ impl ParamSet {
 #[derive(Debug)]
 pub struct Limb {
     ntt: Box<dyn NttBackend>,
-    /// A copy of the backend's modulus, which loops over coefficients reach without a virtual call.
+    /// A copy of the backend's modulus. Loops over coefficients reach it without a virtual call.
     modulus: Modulus,
     /// `(q / p)^-1 mod p`.
     cofactor_inverse: Shoup,
@@ -70,7 +70,7 @@ impl Params {
         Self::plaintext(n, primes)
     }
 
-    /// Builds tables for plaintexts, where no security is at stake.
+    /// Builds tables for plaintexts, which need no security.
     pub(crate) fn plaintext(n: usize, primes: &[u64]) -> Result<Self, HeError> {
         let mut limbs = Vec::with_capacity(primes.len());
         for (i, &p) in primes.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Params {
         self.limbs.iter().map(|l| l.modulus().bits()).sum()
     }
 
-    /// Bytes of one polynomial on the wire, where each residue takes the exact size of its prime.
+    /// Bytes of one polynomial on the wire. Each residue takes as many bits as its prime.
     pub fn poly_bytes(&self) -> usize {
         // N is a multiple of 8, so every limb fills whole bytes.
         self.n / 8 * self.log_q() as usize
@@ -148,7 +148,7 @@ pub(crate) fn torus_error(limbs: usize) -> f64 {
 pub(crate) struct Lift {
     bits: u32,
     q_low: u128,
-    /// Per limb `2^(bits-1) mod p` and `2^-bits mod p`.
+    /// For each limb, `2^(bits-1) mod p` and `2^-bits mod p` for its prime p.
     limbs: Vec<(u64, Shoup)>,
 }
 
@@ -163,8 +163,8 @@ impl Lift {
         self.q_low.wrapping_mul(x).wrapping_add(half) & (u128::MAX >> (128 - self.bits))
     }
 
-    /// Whether the next multiple is `floor(q / 2^bits) + 1` away and not `floor(q / 2^bits)`, as 1 or 0, from
-    /// `d = remainder(x)`.
+    /// Whether the step from `round(q x / 2^bits)` to the result for x + 1 is long, as 1 or 0, from
+    /// `d = remainder(x)`. A short step is `floor(q / 2^bits)`, and a long one is larger by 1.
     #[inline(always)]
     pub(crate) fn long_step(&self, d: u128) -> u128 {
         // The step is (q - remainder(x + 1) + remainder(x)) / 2^bits, and the next remainder d + q mod 2^bits.
@@ -218,7 +218,8 @@ mod tests {
         assert_eq!(Params::new(4096, &composite).unwrap_err(), HeError::Modulus { n: 4096, modulus: composite[0] });
     }
 
-    /// The defining property: the torus fraction of a lifted x is x / 2^bits up to half a unit of 1/q.
+    /// The property that defines the lift: as a fraction of the torus, a lifted x is `x / 2^bits` up to half a unit
+    /// of `1 / q`.
     fn check_lift(set: ParamSet, bits: u32, x: u128) {
         let params = set.params();
         let lift = params.lift(bits);

@@ -17,7 +17,8 @@ pub(crate) type Poly = Vec<u64>;
 pub(crate) const SMALL_BITS: u32 = 5;
 
 impl Limb {
-    /// Passes coefficients of at most `bits` bits and a sign to `see`, reduced first if need be.
+    /// Passes coefficients of at most `bits` bits and a sign to `see`. If they may be no smaller than the prime, they
+    /// are first reduced modulo it.
     pub(crate) fn reduced(&self, signed: &[i64], bits: u32, see: impl FnOnce(&[i64])) {
         let p = self.modulus();
         if bits < p.bits() {
@@ -107,8 +108,8 @@ impl Params {
         poly
     }
 
-    /// As [`Self::transform_signed`], but writes a factor to `out`. Coefficients that are not given are zero. The
-    /// number of given ones must be a multiple of 64.
+    /// As [`Self::transform_signed`], but writes the result to `out` as a factor. Coefficients that are not given are
+    /// zero. The number of given ones must be a multiple of 64.
     pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
         self.each(out, |l, x| l.reduced(signed, bits, |signed| l.ntt().fwd_factor(x, signed)));
     }
@@ -153,7 +154,7 @@ impl Params {
         });
     }
 
-    /// Appends the coefficients at multiples of `stride`, each residue at the exact size of its prime:
+    /// Appends the coefficients at multiples of `stride`. Each residue takes as many bits as its prime, so these are
     /// [`Self::poly_bytes`] divided by `stride` bytes.
     pub(crate) fn pack(&self, poly: &[u64], stride: usize, out: &mut Vec<u8>) {
         for (l, x) in self.limbs().iter().zip(poly.chunks_exact(self.degree())) {

@@ -29,7 +29,7 @@ pub fn probes() -> Vec<Probe> {
     probes.0
 }
 
-/// The computations so far.
+/// The computations collected so far.
 struct Probes(Vec<Probe>);
 
 impl Probes {
@@ -38,7 +38,7 @@ impl Probes {
     }
 }
 
-/// Residues below p: words without their upper bits.
+/// The words of a secret as residues below p: their upper bits are cleared.
 fn residues(secret: &[u8], p: &Modulus) -> Vec<u64> {
     words(secret).iter().map(|word| word & (u64::MAX >> (65 - p.bits()))).collect()
 }
@@ -201,7 +201,7 @@ fn elementwise(probes: &mut Probes) {
     });
 }
 
-/// Elements of the ring modulo `2^44`.
+/// The words of a secret as elements of the ring modulo `2^44`.
 fn ring_elements(secret: &[u8]) -> Vec<u64> {
     words(secret).iter().map(|word| word & (u64::MAX >> 20)).collect()
 }

@@ -13,7 +13,8 @@ pub const SEED_BYTES: usize = 32;
 /// A seed; wiped when dropped.
 pub(crate) type Seed = Zeroizing<[u8; SEED_BYTES]>;
 
-/// Half-width of the centred binomial error, whose standard deviation is `sqrt(21 / 2) = 3.24`.
+/// Number of bits in each of the two sums whose difference is a centred binomial error. Its standard deviation is
+/// `sqrt(21 / 2) = 3.24`.
 pub(crate) const ERROR_ETA: u32 = 21;
 
 /// Variance of the centred binomial error.
@@ -93,7 +94,7 @@ pub(crate) struct Expander {
 }
 
 impl Expander {
-    /// The stream `index` under `label`.
+    /// The stream number `index` that `seed` gives under `label`.
     pub(crate) fn new(seed: &[u8; SEED_BYTES], label: Label, index: u64) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(label.context());
         hasher.update(seed).update(&index.to_le_bytes());

@@ -23,7 +23,7 @@ pub(crate) const COUNT: usize = 128;
 /// Bytes of an encoded point.
 pub(crate) const POINT_BYTES: usize = 32;
 
-/// The base sender before it has seen the receiver's points.
+/// The base sender, which has not seen the receiver's points yet.
 #[derive(ZeroizeOnDrop)]
 pub(crate) struct BaseSender {
     a: Scalar,
@@ -52,7 +52,7 @@ impl BaseSender {
         self.point.to_bytes()
     }
 
-    /// Both keys of every OT from the receiver's points ([`COUNT`] encoded points in `message`).
+    /// Both keys of every OT, from the receiver's `message` of [`COUNT`] encoded points.
     pub(crate) fn keys(
         self,
         domain: &Domain,
@@ -100,7 +100,8 @@ pub(crate) fn receive(
     Ok((reply, keys))
 }
 
-/// Half of a scalar, because a batch of points is cheap to encode only if the encoding also doubles them.
+/// Half of a scalar modulo the group order. A batch of points is cheap to encode only if the encoding also doubles
+/// them.
 fn half(scalar: &Scalar) -> Zeroizing<Scalar> {
     Zeroizing::new(scalar.div_by_2())
 }

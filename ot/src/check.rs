@@ -17,8 +17,8 @@
 //! new OTs: trees of silent OT, which are masked by them, go out after the check of the reserve.
 //!
 //! **Soundness.** A combination is an almost universal hash: a vector that was fixed before the coefficients and is
-//! not zero is mapped to a given value with probability below `2^-127`. So is one try of a party that draws messages
-//! until the coefficients suit it. Each file says which vectors are compared.
+//! not zero is mapped to a given value with probability below `2^-127`. A party that draws new messages until the
+//! coefficients suit it succeeds with this probability at each try. Each file says which vectors are compared.
 //!
 //! **What a deviating party gets.** A guess of c bits, of the sender's Delta or of the places of the receiver's
 //! noise, passes with probability `2^-c` and confirms the guess: selective failure, as in the functionalities of Roy
@@ -76,7 +76,8 @@ impl Check {
     }
 }
 
-/// The public coefficients of a check: AES of counters under a key from the challenge, fed forward.
+/// The public coefficients of a check. A coefficient is the sum of a counter and of its encryption by AES under a key
+/// from the challenge.
 pub(crate) struct Challenge(Permutation);
 
 impl Challenge {

@@ -53,12 +53,13 @@ impl CotShape {
         self.count * self.slots
     }
 
-    /// Bytes of the sender's message, without framing: all values back to back, rounded up once.
+    /// Bytes of the sender's message, without framing. All values lie back to back, and only the whole is rounded up
+    /// to bytes.
     pub fn message_bytes(&self) -> usize {
         bytes_for(self.bits(self.count))
     }
 
-    /// Number of pad blocks for one key of every OT, which the receiver hashes. The sender hashes twice as many, as
+    /// Number of pad blocks for one key of every OT. The receiver hashes these. The sender hashes twice as many, as
     /// it has two keys.
     pub fn pad_blocks(&self) -> usize {
         let period = self.widths.len();
@@ -75,7 +76,7 @@ impl CotShape {
         per_slot * self.slots as u128
     }
 
-    /// OTs per task: whole periods, and whole bytes of the message.
+    /// OTs per task. These are whole periods of widths and take whole bytes of the message.
     fn task(&self) -> usize {
         let unit = 8 * self.widths.len();
         unit * (TASK_BLOCKS / (unit * self.slots.div_ceil(2))).max(1)
@@ -86,7 +87,7 @@ impl CotShape {
         bytes_for(self.bits(self.task()))
     }
 
-    /// The needs of every OT of a period. Divisions are so expensive that they are done once.
+    /// What every OT of a period needs. It is computed once, because divisions are expensive.
     fn needs(&self) -> Vec<Need> {
         let need = |&width: &u32| {
             let per_block = (128 / width) as usize;
@@ -95,8 +96,8 @@ impl CotShape {
         self.widths.iter().map(need).collect()
     }
 
-    /// Goes through the OTs `range`, which begins with a period, in runs of equal need for pad blocks:
-    /// `run(OTs, pad blocks per key, needs)` takes one of the needs for every OT.
+    /// Goes through the OTs `range` in runs whose OTs need the same number of pad blocks. `range` must begin with a
+    /// period. Calls `run(OTs, pad blocks per key, needs)`, which must take one of the needs for every OT.
     fn for_runs<'a>(
         needs: &'a [Need],
         range: Range<usize>,
@@ -131,7 +132,7 @@ struct Need {
 }
 
 impl Need {
-    /// The most blocks of a key.
+    /// The largest number of pad blocks per key among `needs`.
     fn most(needs: &[Need]) -> usize {
         needs.iter().map(|need| need.blocks).max().unwrap_or(0)
     }

@@ -3,7 +3,7 @@
 use thiserror::Error;
 use waggle_net::{NetError, Role};
 
-/// A failure of a transfer, naming the step that was under way.
+/// Why an oblivious transfer failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OtError {
@@ -61,7 +61,7 @@ impl OtError {
         OtError::Net(NetError::Malformed { step, what: what.into() })
     }
 
-    /// Checks a count against the shape of the transfer.
+    /// Fails unless a count is the one that the shape of the transfer prescribes.
     pub(crate) fn expect(step: &'static str, unit: &'static str, expected: usize, got: usize) -> Result<(), OtError> {
         if expected == got { Ok(()) } else { Err(OtError::Length { step, unit, expected, got }) }
     }

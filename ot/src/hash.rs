@@ -98,7 +98,7 @@ pub(crate) fn first_half(hash: blake3::Hash) -> [u8; 16] {
     hash.as_bytes().as_chunks().0[0]
 }
 
-/// The pads hashed under one key: part `part` of the pads of the OTs `number * run .. (number + 1) * run`.
+/// What is hashed under one key: part number `part` of the pads of the OTs `number * run .. (number + 1) * run`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Place {
     run: u64,
@@ -141,7 +141,8 @@ impl Expander<'_> {
         });
     }
 
-    /// Cuts `len` OTs from `first` on into parts of one key each: `part(pi, range)` within `0..len`.
+    /// Cuts the `len` OTs from `first` on into parts with one key each. Calls `part(pi, range)` with the permutation
+    /// and the OTs of each part, counted from `first`.
     fn for_runs(&mut self, first: u64, len: usize, mut part: impl FnMut(&Permutation, Range<usize>)) {
         let mut done = 0;
         while done < len {
@@ -199,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// Where the counter `counter` of OT `index` is hashed, for pads of `blocks` blocks.
+    /// The place of the counter `counter` of OT `index`, which decides its key, for pads of `blocks` blocks.
     fn place(index: u64, counter: u64, blocks: usize) -> Place {
         let calls = CALLS_PER_KEY as u64;
         let run = (calls / (blocks as u64).next_power_of_two()).max(1);

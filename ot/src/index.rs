@@ -15,7 +15,7 @@
 //! **One OT, several messages.** A correlated OT of several values may send each of them in a message of its own, as
 //! soon as the sender knows it: value t is masked by bits t of the pads `H(q)` and `H(q ^ Delta)`, which no other
 //! value uses, so its message looks random to the receiver whatever the messages before it were. The OTs of an index
-//! bit serve like this. Of the first block of a pad (counter 0 of the hash of pads) the low word masks the product
+//! bit serve like this. In the first block of a pad (counter 0 of the hash of pads) the low word masks the product
 //! for the additive shares, and the high word a step of a unit vector. A step of more than 64 bits, or of words, is
 //! masked by blocks of its own (counters from 1 on). Each bit takes part in one vector at most, which is checked.
 //! Point functions ([`crate::dpf`]) use the blocks of the same OTs; their documentation says why pads stay as good.
@@ -40,10 +40,10 @@ use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
 const STEP: &str = "ot/index";
 
-/// Bits of a step that the first block of a pad masks.
+/// Number of bits of a step that the first block of a pad can mask.
 const NARROW: usize = 64;
 
-/// Largest number of index bits of a unit vector, which then has 2^8 entries.
+/// Largest number of index bits of a unit vector. The vector then has 2^8 entries.
 pub const MOST_UNIT_BITS: usize = 8;
 
 /// A batch of hidden indices of one party.
@@ -58,17 +58,18 @@ pub struct HiddenIndices {
     weights: Vec<u32>,
     pub(crate) sender: SenderKeys,
     pub(crate) chosen: ChosenKeys,
-    /// For every OT, the pad that hides a step's message in `hide`, and what remains as this party's share in
-    /// `share`.
+    /// `hide` has, for every OT, the pad under which this party sends a step's message. `share` has this party's
+    /// share of the step's product before the peer's message.
     hide: Vec<u64>,
     share: Vec<u64>,
-    /// The client's pad of every OT for the products of the additive shares, until the server's message arrives.
+    /// For every OT, the client's pad of the products for the additive shares. It is kept until the server's message
+    /// arrives.
     low: Vec<u64>,
     /// The server's message for the additive shares.
     #[zeroize(skip)]
     message: Vec<u8>,
     sums: Vec<u64>,
-    /// Bit mask of the places that a vector has taken.
+    /// Mask with a bit for each place, which is set if a vector has taken the place.
     #[zeroize(skip)]
     taken: u64,
 }
@@ -98,8 +99,8 @@ impl Group {
     }
 }
 
-/// Width of the product for the bit of each place. The product has twice the weight of its bit, and only bits below
-/// the index's modulus count.
+/// For each place, the width of the product of both parties' bits. The product counts twice the weight of the bit,
+/// and only bits below the index's modulus matter.
 fn product_widths(weights: &[u32]) -> impl Iterator<Item = u32> {
     weights.iter().map(|weight| weights.len() as u32 - 1 - weight)
 }
@@ -286,8 +287,8 @@ impl HiddenIndices {
         }
     }
 
-    /// The pads of the row `row` of OTs under the counters from 1 on, `per` blocks for each OT: under both keys that
-    /// this party sends, and under the key that it chose.
+    /// Pads of the OTs `row` under the counters from 1 on, `per` blocks for each OT. The first two are those of this
+    /// party's messages, under both of its keys, and the third is under the key that it chose.
     fn further_pads(&self, row: Range<usize>, per: usize) -> [Vec<Block>; 3] {
         let mut pads: [Vec<Block>; 3] = std::array::from_fn(|_| vec![Block::ZERO; row.len() * per]);
         let [p0, p1, p] = &mut pads;
@@ -302,7 +303,7 @@ impl HiddenIndices {
     }
 }
 
-/// Adds a bit shared by exclusive-or to a sum: the sum of the two bits less twice their product.
+/// Adds a bit that the parties share by exclusive-or to a sum: their two bits less twice the product of these.
 #[inline]
 fn add_bit(sum: &mut u64, bit: u64, product: u64, weight: u32) {
     *sum = sum.wrapping_add(bit.wrapping_sub(product << 1) << weight);
@@ -312,8 +313,9 @@ fn choices(chosen: &ChosenKeys, group: Group, places: usize, place: usize) -> u6
     chosen.choices.word(group.row(places, place).start, group.len)
 }
 
-/// The first blocks of the pads of a group: under both keys that this party sends, and under the key that it chose.
-/// Their high words go to `hide` and `share`, where steps of unit vectors find them.
+/// The first blocks of the pads of a group. The first two results are under both keys of this party's OTs as the
+/// sender, and the third is under the key that it chose. The high words go to `hide` and `share`, where steps of unit
+/// vectors find them.
 fn pads(
     sender: &SenderKeys,
     chosen: &ChosenKeys,
@@ -350,7 +352,7 @@ pub struct UnitVectors {
     /// Number of words of a vector.
     stride: usize,
     words: Vec<u64>,
-    /// This party's share of the product in a wide step, two words for each vector.
+    /// This party's share of the product in a wide step, before the peer's message: two words for each vector.
     wide: Vec<u64>,
 }
 
@@ -478,7 +480,7 @@ pub struct PlacedWords {
     width: u32,
     words: Vec<u64>,
     /// For each word in a step, this party's share of the product without the part from the peer's message, and the
-    /// pad for that message.
+    /// pad of that message.
     kept: Vec<[u64; 2]>,
 }
 
@@ -503,7 +505,7 @@ impl PlacedWords {
         self.places.end - 1 - self.step
     }
 
-    /// Number of words of an index, and number of blocks of their pad.
+    /// Number of words of an index in the current step, and number of blocks of their pad.
     fn size(&self) -> (usize, usize) {
         let size = self.per << self.step;
         (size, size.div_ceil((128 / self.width) as usize))

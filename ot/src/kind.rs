@@ -40,7 +40,7 @@ impl CotKind {
         }
     }
 
-    /// Whether extensions after `made` OTs no longer depend on that number.
+    /// Whether extensions after `made` OTs are the same for every larger `made`.
     pub(crate) fn is_steady(self, made: u64) -> bool {
         match self {
             CotKind::Silent => silent::is_steady(made),
@@ -60,7 +60,7 @@ impl CotKind {
         }
     }
 
-    /// Bits on the wire per OT where many are made, rounded to the nearest number.
+    /// Bits on the wire per OT, where many OTs are made. The number is rounded to the nearest integer.
     pub fn bits_per_ot(self) -> usize {
         let many = 1 << 20;
         let amount = self.extend_amount(many, many as usize);

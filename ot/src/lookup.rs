@@ -28,7 +28,8 @@ const RUN_BLOCKS: usize = 128;
 /// Bits of the longest table. The receiver's counters are secret, so all of them must be hashed under one key.
 const TABLE_BITS: usize = 128 * CALLS_PER_KEY;
 
-/// The shape of a batch of 1-of-N OTs: `count` items of `2^bits` entries, an entry being words of the given widths.
+/// The shape of a batch of 1-of-N OTs: `count` items of `2^bits` entries. An entry is a row of words of the given
+/// widths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupShape {
     count: usize,
@@ -77,7 +78,8 @@ impl LookupShape {
         self.count * self.bits as usize
     }
 
-    /// Bytes of the sender's message, without framing: all items back to back, rounded up once.
+    /// Bytes of the sender's message, without framing. All items lie back to back, and only the whole is rounded up
+    /// to bytes.
     pub fn message_bytes(&self) -> usize {
         bytes_for(self.count as u128 * self.item_bits() as u128)
     }
@@ -87,7 +89,7 @@ impl LookupShape {
         self.entry << self.bits
     }
 
-    /// Number of pad blocks that the receiver hashes: those that its entries may touch.
+    /// Number of pad blocks that the receiver hashes: for each of its entries, the blocks that the entry may touch.
     pub fn window_pads(&self) -> usize {
         self.ots() * self.window_blocks()
     }
@@ -97,12 +99,12 @@ impl LookupShape {
         self.ots() * self.item_blocks()
     }
 
-    /// Pad blocks that cover an item.
+    /// Number of pad blocks that cover an item.
     fn item_blocks(&self) -> usize {
         self.item_bits().div_ceil(128)
     }
 
-    /// Pad blocks that an entry can touch, wherever it lies.
+    /// Largest number of pad blocks that an entry touches, wherever it lies.
     fn window_blocks(&self) -> usize {
         if self.item_blocks() == 1 || 128 % self.entry == 0 {
             1
@@ -122,7 +124,7 @@ impl LookupShape {
         self.task() / 8 * self.item_bits()
     }
 
-    /// For every index bit i the string whose bits are 1 in the entries j with `j_i = 1`.
+    /// For every index bit i, a string as long as an item. Its bits are 1 in the entries j with `j_i = 1`.
     fn masks(&self) -> Vec<Block> {
         let blocks = self.item_blocks();
         let mut masks = vec![Block::ZERO; self.bits as usize * blocks];
@@ -166,8 +168,8 @@ impl SenderKeys {
         self.lookup_strings(shape, |item, string, _| string[0] = Block::from(table(item)))
     }
 
-    /// Looks up in tables that `string(item, blocks, scratch)` writes as strings of bits. Bits beyond a table are
-    /// ignored.
+    /// Looks up in the tables that `string(item, blocks, scratch)` writes to `blocks` as strings of bits. Bits beyond
+    /// a table are ignored.
     fn lookup_strings(
         self,
         shape: &LookupShape,
@@ -303,7 +305,8 @@ impl ChosenKeys {
     }
 }
 
-/// Reads a string of `bits` bits and keeps its blocks `start, start + 1, ..` in `out`, touching all of them alike.
+/// Reads a string of `bits` bits and keeps its blocks `start, start + 1, ..` in `out`. All blocks are touched alike,
+/// because `start` is secret.
 fn select(reader: &mut Reader<'_>, bits: usize, start: u64, out: &mut [Block]) {
     out.fill(Block::ZERO);
     let mut left = bits;

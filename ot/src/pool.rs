@@ -28,7 +28,7 @@ impl PoolPlan {
         }
     }
 
-    /// Whether refills after `made` OTs no longer depend on how many were made before.
+    /// Whether refills after `made` OTs are the same for every larger `made`.
     pub fn is_steady(&self, made: u64) -> bool {
         self.kind.is_steady(made)
     }
@@ -39,7 +39,7 @@ impl PoolPlan {
     }
 }
 
-/// The blocks of one party and direction.
+/// The OTs of one party in one direction.
 struct Pool {
     source: Box<dyn CotSource>,
     plan: PoolPlan,

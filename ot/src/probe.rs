@@ -33,7 +33,7 @@ pub fn probes() -> Vec<Probe> {
     probes.all
 }
 
-/// The computations so far.
+/// The computations collected so far.
 struct Probes {
     kernels: String,
     all: Vec<Probe>,
@@ -116,12 +116,12 @@ fn blocks(secret: &[u8]) -> Vec<Block> {
     secret.as_chunks::<16>().0.iter().map(|&bytes| Block::from_bytes(bytes)).collect()
 }
 
-/// A Delta: lowest bit 1.
+/// A Delta made from `block`: its lowest bit is set to 1.
 fn delta(block: Block) -> Block {
     Block([block.0[0] | 1, block.0[1]])
 }
 
-/// Blocks that are hashed at once.
+/// Number of blocks that are hashed at once.
 const HASHED: usize = 64;
 
 fn hashes(simd: Option<Simd>, probes: &mut Probes) {
@@ -143,7 +143,7 @@ fn hashes(simd: Option<Simd>, probes: &mut Probes) {
     });
 }
 
-/// Levels of the trees of silent OT.
+/// Number of levels of the trees of silent OT.
 const DEPTH: usize = 9;
 
 fn trees(simd: Option<Simd>, probes: &mut Probes) {
@@ -217,7 +217,7 @@ fn extension(simd: Option<Simd>, probes: &mut Probes) {
     });
 }
 
-/// OTs of a transfer.
+/// Number of OTs of a transfer.
 const OTS: usize = 64;
 
 fn transfers(simd: Option<Simd>, probes: &mut Probes) {
@@ -249,7 +249,7 @@ fn transfers(simd: Option<Simd>, probes: &mut Probes) {
     });
 }
 
-/// Bits as choices.
+/// Bits of a secret as choices.
 fn choices(secret: &[u8]) -> [Choice; COUNT] {
     std::array::from_fn(|i| Choice::from(secret[i / 8] >> (i % 8) & 1))
 }

@@ -11,11 +11,11 @@ use crate::correlate::check_widths;
 use crate::hash::CrHash;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
-/// Blocks of pad hashed at once.
+/// Number of blocks of pad that are hashed at once.
 const RUN: usize = 128;
 
-/// A row of words for every OT, one word of each of `widths`. They are cut from as many blocks of pad as needed, two
-/// words per block.
+/// A row of words for every OT, one word of each of `widths`. A row is cut from the pad of its OT, with up to two
+/// words from each block.
 fn rows(hash: &CrHash, first: u64, blocks: &[Block], offset: Block, widths: &[u32]) -> Result<Vec<u64>, OtError> {
     check_widths(widths)?;
     let per = widths.len().div_ceil(2);

@@ -1,4 +1,4 @@
-//! Sets up both directions from nothing: base OTs and checked PPRFs in three exchanges.
+//! Sets up both directions from nothing: base OTs and checked punctured PRFs, in three exchanges.
 
 use rand::CryptoRng;
 use subtle::Choice;
@@ -119,7 +119,7 @@ pub(crate) fn random_delta(rng: &mut impl CryptoRng) -> Block {
     Block([rng.next_u64() | 1, rng.next_u64()])
 }
 
-/// The keyed functions of the direction in which one party sends OTs.
+/// The keyed functions of one direction, in which one party sends OTs and the other receives them.
 pub(crate) struct Direction {
     base: Domain,
     tree_key: [u8; 32],

@@ -41,11 +41,11 @@ use crate::{Block, OtError};
 const STEP: &str = "ot/softspoken";
 const CHECK: &str = "ot/softspoken check";
 
-/// Bytes of a check: a combination, and a digest of the others.
+/// Bytes of a check: a combination, and a digest of the other combinations.
 const CHECK_BYTES: usize = 16 + 32;
 
 /// OTs per message. Large extensions are cut into messages so that the sender works while the receiver prepares the
-/// next one. What the receiver combines afterwards is then still in its second-level cache.
+/// next one. The planes of a message are still in the receiver's second-level cache when it combines them afterwards.
 const MESSAGE_OTS: usize = 1 << 16;
 
 /// Extensions below this size stay on the calling thread.
@@ -98,10 +98,10 @@ pub(crate) const fn extend_amount(n: usize) -> usize {
     (n + MASKS).next_multiple_of(BATCH) - MASKS
 }
 
-/// The planes of a batch, and then its OTs.
+/// The planes of a batch. They are turned into its OTs in place.
 type Rows = [Block; BATCH];
 
-/// The combinations of all planes.
+/// The combinations of the 128 planes.
 type Sums = [Block; COUNT];
 
 /// An extension by `out.len()` OTs. The last batch is kept apart, because it also makes the masks.
@@ -120,7 +120,8 @@ impl<'a> Extension<'a> {
         Extension { whole, rest, last, sums }
     }
 
-    /// Calls `message(batches, whether the last is among them, sums)` for the batches of every message.
+    /// Calls `message(batches, last, sums)` for the batches of every message. `last` tells whether the last batch is
+    /// among them.
     fn for_messages(
         &mut self,
         mut message: impl FnMut(&mut [&mut Rows], bool, &mut Sums) -> Result<(), OtError>,
@@ -142,13 +143,13 @@ impl<'a> Extension<'a> {
     }
 }
 
-/// The PRGs of all leaves, one run of `2^k` per element of `Delta`.
+/// The PRGs of all leaves: one run of `2^k` leaves per element of `Delta`.
 struct Leaves {
     kind: SoftSpoken,
     shape: Shape,
     prgs: Prgs,
     check: Check,
-    /// Tiles made so far.
+    /// Number of tiles made so far.
     tiles: u64,
 }
 
@@ -159,7 +160,7 @@ impl Leaves {
         Leaves { kind, shape: Shape { k: kind.k(), punctured }, prgs, check, tiles: 0 }
     }
 
-    /// The first counter of the `i`-th batch from now on.
+    /// The first counter of the `i`-th batch from now on. Batch 0 is the next one that is made.
     fn first(&self, i: usize) -> u64 {
         self.tiles + (i * TILES) as u64
     }
@@ -177,7 +178,8 @@ impl Leaves {
     }
 }
 
-/// Runs `work(number of the batch, batch, its part of the message, sums)` on all batches, in parallel where it pays.
+/// Runs `work(number of the batch, batch, its part of the message, sums)` on all batches. They run in parallel if
+/// they are large enough.
 fn for_batches<M: Send>(
     batches: &mut [&mut Rows],
     parts: impl Iterator<Item = M>,
@@ -202,7 +204,7 @@ fn for_batches<M: Send>(
     *sums = add(*sums, jobs.into_par_iter().with_min_len(4).fold(none, run).reduce(none, add));
 }
 
-/// The receiver's half: knows every leaf.
+/// The receiver's half of the extension. It knows every leaf.
 pub(crate) struct SoftSpokenReceiver {
     leaves: Leaves,
 }
@@ -257,7 +259,7 @@ impl CotSource for SoftSpokenReceiver {
     }
 }
 
-/// The sender's half: knows all leaves but those at `Delta`.
+/// The sender's half of the extension. It knows all leaves but those at `Delta`.
 #[derive(ZeroizeOnDrop)]
 pub(crate) struct SoftSpokenSender {
     #[zeroize(skip)]

@@ -4,7 +4,7 @@ use waggle_net::Channel;
 
 use crate::{Block, OtError};
 
-/// A number of messages in one direction.
+/// How many messages go in one direction, and their size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Bytes of the messages, including framing.

@@ -103,7 +103,8 @@ impl Feature {
     }
 }
 
-/// How much of a machine to use: a family of kernels. Each level allows everything that the levels before it allow.
+/// How much of a machine to use, as a family of kernels. Each level allows everything that the levels before it
+/// allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// `portable`: portable code, no kernels for vector instructions.
@@ -283,7 +284,7 @@ pub fn fetch(bytes: &[u8]) {
     let _ = bytes;
 }
 
-/// The family of kernels, and the instructions for AES: `avx2 (VAES)`.
+/// Writes the family of kernels and the instructions for AES, such as `avx2 (VAES)`.
 impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(self.level().name())?;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Bytes that are not a valid message of packed bits. Each case names the message.
+/// Why bytes are not a valid message of packed bits. Each case names the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -26,7 +26,7 @@ impl Probe {
     }
 }
 
-/// Makes a value that computations share. The value is leaked, as the process ends after the computations.
+/// Makes a value that several computations use. The value is leaked, as the process ends after the computations.
 pub fn shared<T>(x: T) -> &'static T {
     Box::leak(Box::new(x))
 }

@@ -18,7 +18,7 @@ impl Bits {
         Bits { words: vec![0; len.div_ceil(64)], len }
     }
 
-    /// The first `len` bits of `words`. Missing words count as zero, further bits are cleared.
+    /// The first `len` bits of `words`. Missing words count as zero, and bits from `len` on are cleared.
     pub fn from_words(mut words: Vec<u64>, len: usize) -> Self {
         words.resize(len.div_ceil(64), 0);
         let mut bits = Bits { words, len };

@@ -9,24 +9,24 @@ use zeroize::Zeroizing;
 
 /// Transformed weights of one part of a product.
 pub(super) type Form = Vec<Zeroizing<Vec<u64>>>;
-/// A part of a product: its column tiles, and a number of its own.
+/// A part of a product: its column tiles, and a number that tells the parts of these tiles apart.
 pub(super) type Part = (Range<usize>, usize);
 
 /// Keeps transformed weights for later products with the same weights, in
-/// [`MatmulPlan::evaluate`](super::MatmulPlan::evaluate). Weights are kept until a number of bytes is reached, and
-/// never replaced.
+/// [`MatmulPlan::evaluate`](super::MatmulPlan::evaluate). New weights are kept until the cache holds its largest
+/// number of bytes. Kept weights are never replaced.
 ///
-/// A weight takes 8 bytes per prime of the modulus if a product has one row, and more if it has several: 16 for one
-/// row of 56-bit shares, up to 96 for 128 rows with kernels in double precision.
+/// A weight takes 8 bytes per prime of the modulus if a product has one row, and more if it has several: 16 bytes for
+/// one row of 56-bit shares, up to 96 bytes for 128 rows with kernels in double precision.
 #[derive(Debug)]
 pub struct WeightCache {
     limit: usize,
     used: AtomicUsize,
-    /// The shelves by the caller's key, which may be used with several plans.
+    /// The shelves under each key that a caller has chosen. A key has one shelf for each plan that it is used with.
     shelves: Mutex<HashMap<u64, Vec<Shelf>>>,
 }
 
-/// The weights of one plan.
+/// The weights of one plan under one key.
 #[derive(Debug)]
 struct Shelf {
     layout: Layout,

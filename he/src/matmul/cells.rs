@@ -10,23 +10,24 @@ use crate::modulus::Shoup;
 use crate::params::{Lift, Params};
 use crate::set::ParamSet;
 
-/// The most that dropped bits may add to the error of a product, in LSB at the tail that is covered. The standard
-/// deviation of this part is then at most 0.03 LSB. Rounding c0, which seeded responses do not do, has 0.036 LSB.
+/// The most that dropped bits may add to the error of a product, in LSB, where the error is taken at the tail bound.
+/// The standard deviation of this part is then at most 0.03 LSB. Rounding c0, which seeded responses do not do, has a
+/// standard deviation of 0.036 LSB.
 const SHARE_OF_ERROR: f64 = 1.0 / 4.0;
-/// Bits of the largest D that is handled.
+/// Bits of the largest interval length D for which cells are made.
 const MAX_INTERVAL_BITS: u32 = 120;
 
-/// The cells of a layout.
+/// How the intervals of a layout are cut into cells.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Cells {
     /// The k of the module documentation: bits that a correction drops.
     pub(super) dropped: u32,
-    /// Cells in an interval: the number of legal corrections.
+    /// Number of cells in an interval, which is the number of legal corrections.
     pub(super) count: u128,
 }
 
 impl Cells {
-    /// As few cells as the error allows. `per_unit` is the error of a product, at the tail that is covered, per unit
+    /// Makes as few cells as the error allows. `per_unit` is the error of a product at the tail bound, for each unit
     /// of the dropped part. `None` if q is so small that about every other ciphertext would hold a value outside all
     /// cells, or so large that corrections do not fit.
     pub(super) fn of(set: ParamSet, width: u32, per_unit: f64) -> Option<Self> {
@@ -41,12 +42,12 @@ impl Cells {
         Some(Self { dropped, count: interval >> dropped })
     }
 
-    /// Bits of a correction.
+    /// Number of bits of a correction.
     pub(super) fn bits(&self) -> u32 {
         128 - (self.count - 1).leading_zeros()
     }
 
-    /// Half a cell: the middle of what a dropped part may be.
+    /// Half the length of a cell: the middle of the values that a dropped part may have.
     pub(super) fn half(&self) -> u128 {
         (1u128 << self.dropped) >> 1
     }
@@ -58,7 +59,7 @@ impl Cells {
     }
 }
 
-/// A value of `Z_q`, split.
+/// A value of `Z_q`, split into an entry and a correction.
 pub(super) struct Cell {
     /// The entry r.
     pub(super) entry: u64,
@@ -74,7 +75,7 @@ pub(super) struct Splitter<'a> {
     cells: Cells,
     width: u32,
     lift: Lift,
-    /// The D of the module documentation.
+    /// The D of the module documentation: the length of a short interval.
     interval: u128,
     /// Per limb the product of the primes before it, and the inverse of that product modulo the limb's prime.
     radices: Vec<(u128, Shoup)>,

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 /// Weight polynomials that one column tile holds at a time.
 const TERMS: usize = 4;
-/// Columns that are read together if a tile has fewer: as many as a cache line holds weights.
+/// Columns that are read together where a single tile has fewer columns. A cache line holds this number of weights.
 const STRIP: usize = 16;
 
 /// The responses of some packs of columns. The uploads must be factors.
@@ -31,7 +31,7 @@ impl Columns<'_> {
         &self.evaluation.plan.layout
     }
 
-    /// All responses of one pack of column tiles, row pack by row pack.
+    /// All responses of one pack of column tiles. They are ordered by row packs.
     fn column_pack(&self, pack: usize) -> Vec<Split> {
         let (packs, steps) = (&self.layout().packs, self.layout().packs.steps());
         let mut products = self.columns(packs.column_pack(pack), steps.columns).into_iter();
@@ -42,8 +42,8 @@ impl Columns<'_> {
         packs.into_par_iter().enumerate().map(respond).collect()
     }
 
-    /// Products of all row tiles with `columns`, packed into one ciphertext per row tile. The tree is that of the
-    /// module `packs`; its leaves are made when they are needed, a few at a time.
+    /// Products of all row tiles with the column tiles `columns`, packed into one ciphertext per row tile. The tree
+    /// is that of the module `packs`; its leaves are made when they are needed, a few at a time.
     fn columns(&self, columns: Range<usize>, step: usize) -> Vec<Ciphertext> {
         let tiling = &self.layout().tiling;
         let alike = tiling.meetings(columns.start) == tiling.meetings(columns.end - 1);
@@ -58,7 +58,7 @@ impl Columns<'_> {
         even.into_par_iter().zip(odd).map(|(even, odd)| self.merge(step, even, odd)).collect()
     }
 
-    /// Packs `tiles`, the products of some tiles, into one ciphertext per row tile.
+    /// Packs `tiles`, the products of all row tiles with some column tiles, into one ciphertext per row tile.
     fn join(&self, mut tiles: Vec<Vec<Ciphertext>>, step: usize) -> Vec<Ciphertext> {
         if tiles.len() == 1 {
             let mut products = tiles.swap_remove(0);
@@ -81,7 +81,8 @@ impl Columns<'_> {
         self.merge(step, even, odd)
     }
 
-    /// Doubles `leaves` as often as merges would have between `step` and `full`.
+    /// Doubles `leaves` once for each level of merges that they skip: one level for each doubling from `step` to
+    /// `full`.
     fn double(&self, leaves: &mut [Ciphertext], step: usize, full: usize) {
         if step < full && self.layout().packs.is_packed() {
             let doublings = (full / step).trailing_zeros() as i32;
@@ -94,8 +95,8 @@ impl Columns<'_> {
         galois.merge(step, even, odd)
     }
 
-    /// The products of all row tiles with neighbouring column tiles that meet the same groups, tile by tile. Each
-    /// weight polynomial is made once and, without a cache, dropped.
+    /// The products of all row tiles with neighbouring column tiles that meet the same groups of batch items, column
+    /// tile by column tile. Each weight polynomial is made once. It is dropped after use unless there is a cache.
     fn column_tiles(&self, tiles: Range<usize>) -> Vec<Vec<Ciphertext>> {
         let Evaluation { plan, params, cached, .. } = *self.evaluation;
         let tiling = &plan.layout.tiling;
@@ -139,7 +140,8 @@ impl Columns<'_> {
         sums
     }
 
-    /// Writes the coefficients of the weights of `meetings`, tile by tile for each meeting.
+    /// Writes the coefficients of the weights that belong to `meetings`, which are pairs of a group and an inner
+    /// tile. The outermost index first: meeting, tile.
     fn encode(&self, tiles: &Range<usize>, meetings: &[(usize, usize)], staged: Option<&Staged>, signed: &mut [i64]) {
         signed.fill(0);
         let each = tiles.len() * self.layout().tiling.weight_span();
@@ -157,7 +159,7 @@ impl Columns<'_> {
         }
     }
 
-    /// Adds the products of the uploads of `meetings` with their weights to all row tiles.
+    /// Adds the products of the uploads of `meetings` with their weights to `sums`, one ciphertext for each row tile.
     fn add_products(&self, meetings: &[(usize, usize)], polys: &[u64], sums: &mut [Ciphertext]) {
         let (tiling, params) = (&self.layout().tiling, self.evaluation.params);
         let factors: Vec<&[u64]> = polys.chunks_exact(params.words()).collect();

@@ -18,11 +18,11 @@ use super::spec::{Packing, PlanOptions};
 use crate::ntt::{TILES, exact_terms};
 use crate::work::MatmulWork;
 
-/// The factor by which bytes count more under [`Packing::Always`].
+/// The factor by which the time of bytes is multiplied under [`Packing::Always`], so that it counts for more.
 const ALWAYS_WEIGHT: f64 = 8.0;
-/// The factor by which computation counts less for seeded messages, which prepare products ahead of time. With
-/// factors of 1, 1.6 and 2 at 40 cores, the matrices of a block of GPT-2 small on `lan` take 17.0, 13.9 and 11.7 MB
-/// for 128 rows, and 5.6, 6.0 and 6.4 s of one core.
+/// The divisor of the time of computation for seeded messages. These prepare products ahead of time, so computation
+/// counts for less. With factors of 1, 1.6 and 2 at 40 cores, the matrices of a block of GPT-2 small on `lan` take
+/// 17.0, 13.9 and 11.7 MB for 128 rows, and 5.6, 6.0 and 6.4 s of one core.
 const AHEAD: f64 = 2.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`bench/examples/he_costs.rs`): of a
 /// transform layer (`NTT_US`; reading and writing weights counts as `WEIGHT_LAYERS` more), of placing a weight
@@ -33,14 +33,15 @@ const WEIGHT_LAYERS: f64 = 2.0;
 const ENCODE_US: f64 = 1.0e-3;
 const MAC_US: f64 = 0.6e-3;
 const MERGE_US: f64 = 10e-3;
-/// The same where weights act on runs: of bringing a weight into place (`PLACE_US`), of a product (`RUN_MAC_US`), of
-/// reading a coefficient for up to [`TILES`] products (`RUN_LOAD_US`), of a reduction (`RUN_REDUCE_US`).
+/// Microseconds of one core, as above, for products whose weights act on runs of rows: of bringing a weight into
+/// place (`PLACE_US`), of a product (`RUN_MAC_US`), of reading a coefficient for up to [`TILES`] products
+/// (`RUN_LOAD_US`), of a reduction (`RUN_REDUCE_US`).
 const PLACE_US: f64 = 15e-3;
 const RUN_MAC_US: f64 = 0.13e-3;
 const RUN_LOAD_US: f64 = 0.22e-3;
 const RUN_REDUCE_US: f64 = 1.8e-3;
 const UPLOAD_US: f64 = 25e-3;
-/// The same, of splitting a value into a random entry and its correction.
+/// Microseconds of one core, as above, of splitting a value into a random entry and its correction.
 const SPLIT_US: f64 = 10e-3;
 const RESPONSE_US: f64 = 30e-3;
 
@@ -56,7 +57,7 @@ pub(super) fn seconds(layout: &Layout, options: &PlanOptions) -> f64 {
     weight * bytes / options.bytes_per_second.max(1) as f64 + computing
 }
 
-/// Bytes of the download without rounding each response to bytes.
+/// Bytes of the download, if responses were not rounded up to whole bytes.
 fn download_estimate(layout: &Layout) -> f64 {
     if layout.seeded.is_some() {
         return layout.download_bytes() as f64;
@@ -94,7 +95,7 @@ fn compute_us(layout: &Layout) -> [f64; 2] {
     [limbs * encrypting, limbs * evaluating + packs.merges() as f64 * merge]
 }
 
-/// Counts the work of both parties.
+/// Counts the work of both parties on a product with this layout.
 pub(super) fn work(layout: &Layout) -> MatmulWork {
     let (tiling, packs) = (&layout.tiling, &layout.packs);
     let (n, points, span) = (layout.set.degree(), tiling.points(), tiling.weight_span());

@@ -23,7 +23,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout of a tile, without packing.
+    /// The layout that cuts the product `spec` by `tile` under `set`, without packing.
     pub(super) fn new(spec: &MatmulSpec, set: ParamSet, tile: Tile) -> Self {
         // c1 is multiplied by the key, which turns a rounding of 2^-b1 into 8.5 sqrt(N / 16) 2^-b1; these widths keep
         // that below 0.54 (N <= 4096) or 0.38 LSB, and the rounding of c0 at 1/16 LSB.
@@ -46,14 +46,15 @@ impl Layout {
         Packs::full(&self.tiling).map(|packs| Self { packs, ..self })
     }
 
-    /// (coefficient, index into X) of every entry of an upload. A coefficient of N or more stands for `-X^(i - N)`.
+    /// For every entry of an upload, its coefficient and its index in X. A coefficient i of N or more stands for
+    /// `-X^(i - N)`.
     pub(super) fn x_entries(&self, upload: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         // X^-s = -X^(N-s): entries that move below zero come out at N and above of twice the range.
         let (down, wrap) = (self.packs.shift(), 2 * self.set.degree());
         self.tiling.entries(upload).map(move |(position, entry)| ((wrap + position - down) & (wrap - 1), entry))
     }
 
-    /// (coefficient, index into Y) of every output of a response, in wire order.
+    /// For every output of a response, in wire order, its coefficient and its index in Y.
     pub(super) fn outputs(&self, response: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (layout, members, down) = (*self, self.packs.members(response), self.packs.shift());
         let rows = members.rows.clone();
@@ -80,12 +81,12 @@ impl Layout {
         uploads * self.correction_bytes(&cells) + open
     }
 
-    /// Bytes of the seed and the corrections of an upload.
+    /// Bytes of the seed and of the corrections of one upload.
     pub(super) fn correction_bytes(&self, cells: &Cells) -> usize {
         SEED_BYTES + packed_bytes(self.set.degree(), &[cells.bits()])
     }
 
-    /// Bytes of a c1 that is sent down.
+    /// Bytes of a c1 in a response.
     pub(super) fn c1_bytes(&self) -> usize {
         packed_bytes(self.set.degree(), &[self.c1_bits])
     }

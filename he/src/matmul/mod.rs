@@ -27,7 +27,7 @@
 //! points a product of small matrices (`panel`). Nothing else changes: an output coefficient collects the errors of
 //! as many weights as before, and the wire carries the same numbers of coefficients.
 //!
-//! Where several items share an upload, a response also holds products of the column's weights with rows of *other*
+//! Where several items share an upload, a response also holds products of a column's weights with rows of *other*
 //! items. Those coefficients are never sent.
 //!
 //! # Packed responses
@@ -35,7 +35,7 @@
 //! into one response. With `inner` a power of two and X moved down by `inner - 1` places, the outputs of a product of
 //! tiles lie at multiples of `inner`. A binary tree of merges ([`crate::GaloisKeys`]; BumbleBee, NDSS 2025) then puts
 //! the products of up to `inner` tiles into one ciphertext. Each merge doubles the wanted coefficients, so the
-//! uploads are divided by that power of two modulo q before they are multiplied. Long inner tiles, that is few
+//! uploads are divided by that power of two modulo q before they are multiplied. Long inner tiles, which need few
 //! uploads, become cheap at the price of one key switch per product of tiles. The run is 1 here, as the automorphisms
 //! of a merge would mix the rows of longer ones.
 //!

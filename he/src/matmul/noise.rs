@@ -5,10 +5,10 @@ use super::layout::Layout;
 use crate::galois::switch_variance;
 use crate::sampling::ERROR_VARIANCE;
 
-/// Standard deviations that a tail bound covers: `2 exp(-8.5^2 / 2) < 2^-51`.
+/// Number of standard deviations that a tail bound covers: `2 exp(-8.5^2 / 2) < 2^-51`.
 const TAIL: f64 = 8.5;
 
-/// Bits of a weight, and the number of weights that meet in one product.
+/// Bits of a weight, and the number of weights that one output coefficient depends on.
 fn weights(layout: &Layout) -> (u32, f64) {
     let spec = &layout.spec;
     // Ring elements are centred, which halves their size.
@@ -23,7 +23,8 @@ pub(super) fn seeded(layout: Layout) -> Option<Layout> {
     Cells::of(layout.set, layout.spec.width, per_unit).map(|cells| Layout { seeded: Some(cells), ..layout })
 }
 
-/// The bound in LSB as a real number, without the final floor.
+/// The bound in LSB as a real number: [`ProductPlan::lsb_error`](super::ProductPlan::lsb_error) without the final
+/// floor.
 pub(super) fn bound(layout: &Layout) -> f64 {
     let (spec, n) = (&layout.spec, layout.set.degree() as f64);
     let log_q: f64 = layout.set.primes().iter().map(|&p| (p as f64).log2()).sum();

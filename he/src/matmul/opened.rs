@@ -13,7 +13,7 @@ use waggle_bits::Reader;
 /// Name of the message in errors.
 const REQUEST: &str = "seeded matmul request";
 
-/// The content of a coefficient of an upload.
+/// What a coefficient of an upload holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// The entry of R with this index.
@@ -24,7 +24,7 @@ pub(super) enum Place {
     Open,
 }
 
-/// The contents of all coefficients of an upload.
+/// What the coefficients of an upload hold, one after the other.
 pub(super) struct Places(pub(super) Vec<Place>);
 
 impl Places {
@@ -80,7 +80,8 @@ pub(super) fn read(
     parts.par_chunks_exact(layout.correction_bytes(cells)).zip(opened.par_chunks_exact(n)).map(ciphertext).collect()
 }
 
-/// The holder's shares of the outputs of a response, from `c1 s` (as coefficients) and the seed that stands for c0.
+/// The holder's shares of the outputs of a response, from `c1 s` (as coefficients) and from the seed that is expanded
+/// in place of c0.
 pub(super) fn shares(
     layout: &Layout,
     params: &Params,

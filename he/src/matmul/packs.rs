@@ -12,9 +12,9 @@ pub(super) fn levels(count: usize) -> u32 {
     count.next_power_of_two().trailing_zeros()
 }
 
-/// Places by which packing moves leaf `index` of `count`. A node gives the first half of its leaves, rounded up, to
-/// one child and moves the other leaves by its step. The step of the root is `step`, and it doubles from level to
-/// level.
+/// Number of places by which packing moves leaf `index` of the `count` leaves of a tree. A node gives the first half
+/// of its leaves, rounded up, to one child and moves the other leaves by its step. The step of the root is `step`,
+/// and it doubles from level to level.
 fn offset(mut count: usize, mut index: usize, mut step: usize) -> usize {
     let mut moved = 0;
     while count > 1 {
@@ -36,7 +36,8 @@ pub(super) struct Trees<T> {
     pub(super) rows: T,
 }
 
-/// Which products of tiles each response holds: `columns` column tiles by `rows` row tiles; 1 by 1 without packing.
+/// Which products of tiles each response holds: those of `columns` column tiles with `rows` row tiles. Both numbers
+/// are 1 without packing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Packs {
     pub(super) columns: usize,
@@ -47,7 +48,7 @@ pub(super) struct Packs {
 }
 
 impl Packs {
-    /// A response for every product of tiles.
+    /// Every product of tiles has a response of its own.
     pub(super) fn single(tiling: &Tiling) -> Self {
         let (column_tiles, row_tiles) = (tiling.column_tiles(), tiling.row_tiles());
         Self { columns: 1, rows: 1, column_tiles, row_tiles, inner: tiling.tile.inner }
@@ -69,29 +70,29 @@ impl Packs {
         self.columns * self.rows > 1
     }
 
-    /// Numbers of levels of merges.
+    /// Numbers of levels of merges in both trees.
     pub(super) fn levels(&self) -> Trees<u32> {
         Trees { columns: levels(self.columns), rows: levels(self.rows) }
     }
 
-    /// Steps of the roots; the leaves of the tree of columns are `inner` places apart.
+    /// Steps at the roots of both trees. The deepest merges in the tree of columns have the step `inner / 2`.
     pub(super) fn steps(&self) -> Trees<usize> {
         let Trees { columns, rows } = self.levels();
         Trees { columns: self.inner >> columns, rows: self.inner >> (columns + rows) }
     }
 
-    /// Number of responses that share their column tiles.
+    /// Number of responses that have the same column tiles.
     pub(super) fn row_packs(&self) -> usize {
         self.row_tiles.div_ceil(self.rows)
     }
 
-    /// Number of responses that share their row tiles.
+    /// Number of responses that have the same row tiles.
     pub(super) fn column_packs(&self) -> usize {
         self.column_tiles.div_ceil(self.columns)
     }
 
-    /// Number of ciphertexts that are sent down. Their order is column pack by column pack, then row pack by row
-    /// pack.
+    /// Number of ciphertexts that are sent down. The outermost index of their order is the column pack, then comes
+    /// the row pack.
     pub(super) fn responses(&self) -> usize {
         self.column_packs() * self.row_packs()
     }
@@ -111,14 +112,14 @@ impl Packs {
         }
     }
 
-    /// Places by which a product of tiles moves within the response of `members`.
+    /// Places by which the product of two tiles moves within the response that holds the products of `members`.
     pub(super) fn moved(&self, members: &Trees<Range<usize>>, column_tile: usize, row_tile: usize) -> usize {
         let steps = self.steps();
         offset(members.columns.len(), column_tile - members.columns.start, steps.columns)
             + offset(members.rows.len(), row_tile - members.rows.start, steps.rows)
     }
 
-    /// Places by which X is moved down, for outputs to lie at multiples of `inner` where they are packed.
+    /// Places by which X is moved down. Where responses are packed, outputs then lie at multiples of `inner`.
     pub(super) fn shift(&self) -> usize {
         if self.is_packed() { self.inner - 1 } else { 0 }
     }

@@ -17,10 +17,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// Column tiles of a panel: the most, and the fewest if their weights take more than [`PANEL_RESIDUES`].
+/// Number of column tiles of a panel: the first number, or a smaller one down to the second if their weights would
+/// take more than [`PANEL_RESIDUES`].
 const PANEL_TILES: (usize, usize) = (32, TILES);
-/// Residues of the weights of a stretch of a panel. They take 8 MiB, which the last-level cache has for each of a few
-/// cores. Kernels in double precision take three times the memory but access it less often.
+/// Number of residues of the weights of a panel that meet one stretch of inner tiles. They take 8 MiB, which the
+/// last-level cache has for each of a few cores. Kernels in double precision take three times the memory but access
+/// it less often.
 const PANEL_RESIDUES: usize = 1 << 20;
 /// Largest number of inner tiles of a stretch. With fewer, sums would be reduced and stored more often.
 const STRETCH: usize = 128;
@@ -34,13 +36,13 @@ fn first_line(words: &[u64]) -> usize {
     words.as_ptr().align_offset(size_of::<[u64; LANES]>())
 }
 
-/// Column tiles, at most [`TILES`], that meet the same groups of items.
+/// Neighbouring column tiles, at most [`TILES`], that meet the same groups of batch items.
 struct Block {
     tiles: Range<usize>,
     groups: Range<usize>,
 }
 
-/// Inner tiles of one group that are multiplied together.
+/// Inner tiles of one group of batch items. Their products are added up in one pass.
 struct Stretch {
     /// Index of the stretch among all stretches.
     index: usize,
@@ -48,7 +50,7 @@ struct Stretch {
     inner: Range<usize>,
 }
 
-/// The stretches of a product, group by group.
+/// The stretches of a product, ordered by group.
 fn stretches(tiling: &Tiling) -> Vec<Stretch> {
     let (tiles, count) = (tiling.inner_tiles(), tiling.inner_tiles().div_ceil(STRETCH));
     let inner = |piece: usize| tiles * piece / count..tiles * (piece + 1) / count;
@@ -56,7 +58,8 @@ fn stretches(tiling: &Tiling) -> Vec<Stretch> {
     (0..tiling.groups() * count).map(stretch).collect()
 }
 
-/// The weights at a point of a limb: term after term as `NttBackend::matmul` takes them, points [`GAP`] words apart.
+/// The weights at one point of one limb, term after term in the form that `NttBackend::matmul` takes. In `form`, the
+/// weights of two neighbouring points are [`GAP`] words apart.
 fn weights(form: &Form, limb: usize, point: usize, points: usize) -> &[u64] {
     let weights = &form[limb][first_line(&form[limb])..];
     // Fewer words than points are left over, so the division gives the pitch.
@@ -64,14 +67,14 @@ fn weights(form: &Form, limb: usize, point: usize, points: usize) -> &[u64] {
     &weights[point * pitch..][..pitch - GAP]
 }
 
-/// Sizes in words, unless a comment says otherwise.
+/// Sizes of the operands at one point, in words unless a comment says otherwise.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Points of the polynomial of a weight.
+    /// Number of points of a weight polynomial.
     points: usize,
-    /// Number of vectors of the coefficients of both halves at a point.
+    /// Number of vectors that hold the coefficients of both halves of a ciphertext at a point.
     vectors: usize,
-    /// Words of all coefficients of an inner tile of one group at a point.
+    /// Words that the coefficients of all row tiles take at a point, for one inner tile of one group.
     term: usize,
 }
 
@@ -109,7 +112,7 @@ fn point_by_point(tiling: &Tiling, params: &Params, stretches: &[Stretch], uploa
     stretches.iter().map(operand).collect()
 }
 
-/// The responses of some column tiles. The uploads must be factors.
+/// The responses of the column tiles `tiles`. The uploads must be factors.
 pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>, tiles: Range<usize>) -> Vec<Split> {
     let tiling = &evaluation.plan.layout.tiling;
     let stretches = stretches(tiling);
@@ -123,7 +126,7 @@ struct Panels<'a> {
     stretches: Vec<Stretch>,
     /// The uploads as [`point_by_point`] lays them out.
     operands: Vec<Vec<u64>>,
-    /// Memory that is no longer used, for later weights.
+    /// Memory of former weights, to be used again for later ones.
     spare: Mutex<Form>,
 }
 
@@ -145,7 +148,7 @@ impl Panels<'_> {
         (0..count).into_par_iter().flat_map(panel).collect()
     }
 
-    /// The responses of some column tiles.
+    /// The responses of the column tiles `tiles`, which make one panel.
     fn panel(&self, tiles: Range<usize>) -> Vec<Split> {
         let (tiling, params, sizes) = (self.tiling(), self.evaluation.params, Sizes::new(self.tiling()));
         // The outermost index first: point, row tile, column tile, and then both halves of the run.

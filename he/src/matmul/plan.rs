@@ -61,7 +61,7 @@ impl ProductPlan {
         self.layout.packs.is_packed()
     }
 
-    /// Ciphertexts of both messages.
+    /// Number of ciphertexts in either message.
     pub fn ciphertexts(&self) -> Ciphertexts {
         Ciphertexts { up: self.layout.tiling.uploads(), down: self.layout.packs.responses() }
     }
@@ -71,7 +71,7 @@ impl ProductPlan {
         cost::seconds(&self.layout, &self.options)
     }
 
-    /// The work of both parties.
+    /// The work of both parties on the product.
     pub fn work(&self) -> MatmulWork {
         cost::work(&self.layout)
     }
@@ -88,13 +88,14 @@ impl ProductPlan {
 
     /// Bound on `|share sum - exact product| mod 2^width`, exceeded with probability below `2^-50` per output.
     ///
-    /// It is `floor(1 + E)`, where 1 pays for the two separate roundings and E, in units of `2^-l`, adds `8.5
-    /// sqrt(11.5 B^2 nnz + 10.5 (1 + 2 N)) / q` (fresh errors of variance 10.5 and rounded shares, times the `nnz`
-    /// weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
-    /// `1 / 2^(b0 + 1)` (responses cut to b1 and b0 bits). L levels of packing add `V (4^L - 1) / 3` under the root,
-    /// V being the variance of a key switch: `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be
-    /// uniform, as they are in a protocol. In a [`SeededPlan`](super::SeededPlan) the dropped part of corrections
-    /// adds `4^k / 12 + 1 / 6` to the 11.5, and c0 is not rounded.
+    /// It is `floor(1 + E)` for the width l and the modulus q. The 1 pays for the two separate roundings. E, in units
+    /// of `2^-l`, adds `8.5 sqrt(11.5 B^2 nnz + 10.5 (1 + 2 N)) / q` (fresh errors of variance 10.5 and rounded
+    /// shares, times the `nnz` weights of absolute value B in one product; the encryption of zero),
+    /// `8.5 sqrt(N / 16) / 2^b1` and `1 / 2^(b0 + 1)` (the halves c1 and c0 of responses, cut to b1 and b0 bits). L
+    /// levels of packing add `V (4^L - 1) / 3` under the root, V being the variance of a key switch:
+    /// `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be uniform, as they are in a protocol. In a
+    /// [`SeededPlan`](super::SeededPlan) corrections drop k bits: this adds `4^k / 12 + 1 / 6` to the 11.5, and c0 is
+    /// not rounded.
     pub fn lsb_error(&self) -> u64 {
         self.lsb_error
     }
@@ -118,8 +119,8 @@ impl MatmulPlan {
         Self::with_options(spec, PlanOptions::default())
     }
 
-    /// Chooses the parameter set, tile and packing that take the least time, for the bytes both ways at the link's
-    /// rate and for computation. Keys are not counted, as they are sent once.
+    /// Chooses the parameter set, tile and packing that take the least time. The time is that of the bytes both ways
+    /// at the link's rate, and that of computation. Keys are not counted, as they are sent once.
     ///
     /// Errors: [`HeError::Width`], [`HeError::Shape`], and [`HeError::Noise`] if no parameter set keeps the tolerated
     /// bound.
@@ -128,8 +129,9 @@ impl MatmulPlan {
         Ok(Self::of(layout, options))
     }
 
-    /// A plan of `spec` with the tiles and options of this plan, without a search. The dimensions of `spec` must be
-    /// no larger than this plan's. `None` if the error would be too large.
+    /// A plan of `spec` with the options of this plan. It cuts `spec` as this plan cuts its own product, without a
+    /// search. The dimensions of `spec` must be no larger than this plan's. `None` if there is no such plan or its
+    /// error would be too large.
     pub fn adapted(&self, spec: MatmulSpec) -> Option<Self> {
         let layout = search::adapted(&spec, &self.options, &self.layout)?;
         Some(Self::of(layout, self.options))
@@ -225,7 +227,7 @@ impl MatmulPlan {
         Ok(shares)
     }
 
-    /// The scaled polynomial of upload `index`; both parties' shares of X go through here.
+    /// The polynomial of upload `index`, scaled up to `Z_q`. Both parties bring their shares of X into this form.
     pub(super) fn encode_x(&self, params: &Params, lift: &Lift, x: &[u64], index: usize) -> Poly {
         let n = params.degree();
         let mut poly = vec![0; params.words()];

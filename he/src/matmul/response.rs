@@ -16,8 +16,8 @@ use std::ops::Range;
 use waggle_bits::Writer;
 use zeroize::{Zeroize, Zeroizing};
 
-/// The seeds of the responses to one message. Each response derives streams of its own by its index, so several
-/// processes of one evaluator may each make some of the responses. Seeds must never serve two messages.
+/// The seeds of the responses to one message. Each response derives streams of its own from the seeds and its index.
+/// So several processes of one evaluator may each make some of the responses. Seeds must never serve two messages.
 pub struct ResponseSeeds {
     /// The seed of encryptions of zero and of masks.
     pub(super) secret: Seed,
@@ -62,7 +62,8 @@ pub(super) struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// Reads rows of the columns of some column tiles ahead. `None` unless weights are made when they are read.
+    /// Reads the rows `rows` of all columns of the column tiles `tiles` ahead of their use. `None` unless weights are
+    /// made when they are read.
     pub(super) fn stage(&self, tiles: &Range<usize>, rows: Range<usize>) -> Option<Staged> {
         let tiling = &self.plan.layout.tiling;
         let columns = tiling.column_range(tiles.start).0..tiling.column_range(tiles.end - 1).1;
@@ -104,8 +105,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The response that holds `product`: c1, then the output coefficients of c0. With it come the evaluator's shares
-    /// in wire order. No index `response` may be used twice.
+    /// The response that holds `product`: c1, then the output coefficients of c0. The evaluator's shares in wire
+    /// order are returned with it. No index `response` may be used twice.
     pub(super) fn respond(&self, response: usize, mut product: Ciphertext) -> Split {
         let (layout, params) = (&self.plan.layout, self.params);
         let mut stream = Expander::new(&self.seeds.secret, Label::Response, response as u64);
@@ -145,7 +146,8 @@ impl Evaluation<'_> {
         shares
     }
 
-    /// The evaluator's shares for the masks that turn every output coefficient of c0 into the next value of `body`.
+    /// The evaluator's shares of the outputs of a response. Its masks turn every output coefficient of c0 into the
+    /// next value of `body`.
     fn complete(&self, c0: &[u64], response: usize, body: &mut Expander) -> Vec<u64> {
         let (params, width) = (self.params, self.plan.spec.width);
         let n = params.degree();

@@ -8,8 +8,9 @@ use super::{cost, noise};
 use crate::error::HeError;
 use crate::set::ParamSet;
 
-/// The cheapest layout whose error stays within the tolerated bound. `messages` gives a layout its form of messages,
-/// or `None` if it cannot have that form. Errors: a specification out of range, or [`HeError::Noise`].
+/// The cheapest layout whose error stays within the tolerated bound. `messages` returns a layout with the form of
+/// messages that is wanted (direct or seeded), or `None` if the layout cannot have that form. Errors: a specification
+/// out of range, or [`HeError::Noise`].
 pub(super) fn search(
     spec: &MatmulSpec,
     options: &PlanOptions,
@@ -39,8 +40,8 @@ fn is_exact(layout: &Layout, options: &PlanOptions) -> bool {
     noise::bound(layout).floor() <= options.max_lsb_error.max(1) as f64
 }
 
-/// The layout that cuts `spec` as `like` cuts its own product, whose dimensions are no smaller. `None` if there is no
-/// such layout or its error would be too large.
+/// The layout that cuts `spec` as `like` cuts its own product. The dimensions of `spec` must be no larger than those
+/// of that product. `None` if there is no such layout, `spec` is out of range, or the error would be too large.
 pub(super) fn adapted(spec: &MatmulSpec, options: &PlanOptions, like: &Layout) -> Option<Layout> {
     spec.check().ok()?;
     let (shape, n, set) = (spec.shape, like.set.degree(), like.set);

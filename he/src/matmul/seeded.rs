@@ -80,8 +80,8 @@ use std::ops::{Deref, Range};
 use waggle_bits::Writer;
 use zeroize::Zeroizing;
 
-/// The plan of a product with a uniformly random operand, with which later products are prepared. It sends half the
-/// bytes of a [`MatmulPlan`].
+/// The plan of a product with a uniformly random operand. Such a product is made ahead of time, to prepare a later
+/// one. The plan sends half the bytes of a [`MatmulPlan`].
 ///
 /// The key holder sends the message of [`Self::request`], and the evaluator answers with the message of
 /// [`Self::respond`], which the key holder reads with [`Self::finish`].
@@ -107,7 +107,7 @@ impl SeededPlan {
         Ok(Self(MatmulPlan::of(search::search(&spec, &options, noise::seeded)?, options)))
     }
 
-    /// The plan of a layout with seeded messages.
+    /// The plan of a layout whose messages are made seeded. `None` if the ring has no room for cells.
     #[cfg(test)]
     pub(super) fn of(layout: super::layout::Layout) -> Option<Self> {
         super::noise::seeded(layout).map(|layout| Self(MatmulPlan::of(layout, PlanOptions::default())))
@@ -158,9 +158,9 @@ impl SeededPlan {
         Ok(Split { message, share })
     }
 
-    /// Multiplies the operand of a request by the weights, of which `cached` may hold transforms. The share is
-    /// `batch * m * n` ring elements, row-major. Errors: those of [`MatmulPlan::evaluate`], and corrections out of
-    /// range.
+    /// Multiplies the operand of a request by the weights. Transformed weights are taken from `cached`, or put there
+    /// while it has room. The share is `batch * m * n` ring elements, row-major. Errors: those of
+    /// [`MatmulPlan::evaluate`], and corrections out of range.
     pub fn respond<'a>(
         &self,
         keys: impl Into<EvaluationKeys<'a>>,
@@ -225,7 +225,7 @@ impl SeededPlan {
     }
 }
 
-/// The ciphertext of one upload, split.
+/// One upload of a request: the seed of its ciphertext, and the corrections and entries into which the rest is split.
 struct Request {
     seed: [u8; SEED_BYTES],
     corrections: Vec<u128>,
@@ -245,7 +245,7 @@ impl Request {
         }
     }
 
-    /// `a s + e`, coefficients.
+    /// `a s + e` as coefficients. Here `a` is expanded from `seed`, and e is the next of `errors`.
     fn value(sk: &SecretKey, params: &Params, seed: &[u8; SEED_BYTES], errors: &mut Expander) -> Zeroizing<Poly> {
         let mut e = Zeroizing::new(vec![0; params.degree()]);
         errors.errors(&mut e);
@@ -256,7 +256,7 @@ impl Request {
         v
     }
 
-    /// The corrections and the entries of `v`, or `None` if a value lies in no cell.
+    /// The corrections and the entries of the values `v`, or `None` if one of the values lies in no cell.
     fn split(splitter: &Splitter<'_>, v: &[u64]) -> Option<(Vec<u128>, Zeroizing<Vec<u64>>)> {
         let n = splitter.params().degree();
         let mut corrections = vec![0; n];

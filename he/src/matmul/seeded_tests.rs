@@ -126,7 +126,7 @@ fn layout(set: ParamSet, width: u32, weight_bits: u32) -> Layout {
     Layout::new(&spec(1, 1, 1, 1, width, weight_bits), set, tile)
 }
 
-/// A splitter with cells of `2^dropped` values, and D.
+/// A splitter with cells of `2^dropped` values, and the length D of a short interval.
 fn splitter(set: ParamSet, width: u32, dropped: u32) -> (Splitter<'static>, u128) {
     let interval = set.quotient(width);
     let cells = Cells { dropped, count: interval >> dropped };
@@ -216,8 +216,8 @@ fn refusing() -> SeededPlan {
     plan
 }
 
-/// Statistics of the coefficients of one-column requests: of corrections, which the evaluator sees, and of entries,
-/// which it must not see. Returns a table that counts pairs by their top bits, one that counts pairs by their low
+/// Statistics of requests with one-column tiles. A pair is an entry, which the evaluator must not see, and its
+/// correction, which it sees. Returns a table that counts pairs by their top bits, one that counts them by their low
 /// bits, and the pairs.
 fn views(plan: &SeededPlan, requests: usize, rng: &mut StdRng) -> ([Vec<usize>; 2], Vec<(u64, u128)>) {
     let cells = plan.layout.seeded.unwrap();
@@ -263,7 +263,7 @@ fn entries_are_uniform_given_what_the_evaluator_sees() {
     }
 }
 
-/// Ciphertexts are refused as often as predicted, and the accepted ones are exact.
+/// About as many ciphertexts are refused as predicted, and the accepted ones are exact.
 #[test]
 fn ciphertexts_outside_all_cells_are_drawn_again() {
     let plan = refusing();
@@ -397,7 +397,7 @@ fn malformed_messages_are_refused() {
     assert!(matches!(SeededPlan::new(spec(1, 1, 1, 1, 65, 13)), Err(HeError::Width { .. })));
 }
 
-/// Rings that are too small for their cells have no seeded layout, however large an error is tolerated.
+/// Rings that are too small for cells have no seeded layout, whatever error is tolerated.
 #[test]
 fn rings_without_room_are_refused() {
     assert!(noise::seeded(layout(ParamSet::Narrow, 36, 1)).is_some());
@@ -407,7 +407,7 @@ fn rings_without_room_are_refused() {
     assert_ne!(SeededPlan::with_options(spec(1, 1, 1, 1, 64, 1), options).unwrap().set(), ParamSet::Narrow);
 }
 
-/// Products of the size of a language model's take fewer bytes at every rate, most of all over slow links.
+/// Products of the sizes in a language model take fewer bytes with seeds at every rate, most of all over slow links.
 #[test]
 fn seeds_save_bytes() {
     for (m, k, n) in [(128, 768, 2304), (128, 768, 768), (128, 768, 3072), (128, 3072, 768), (128, 768, 50257)] {

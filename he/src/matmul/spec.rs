@@ -2,7 +2,7 @@
 
 use crate::error::HeError;
 
-/// `m * k`, `k * n` and `m * n` of all items together stay below this.
+/// `m * k`, `k * n` and `m * n`, each counted over all batch items, stay below this.
 const MAX_ENTRIES: usize = 1 << 32;
 
 /// The dimensions of a product: in each batch item, X (m x k, encrypted side) times W (k x n, plaintext side) gives Y
@@ -49,7 +49,8 @@ pub enum Packing {
 pub struct PlanOptions {
     /// Largest tolerated [`ProductPlan::lsb_error`](super::ProductPlan::lsb_error); at least 1.
     pub max_lsb_error: u64,
-    /// Rate of the link, at least 1. It weighs bytes against computation. The default is 1 Gbit/s.
+    /// Rate of the link in bytes per second, at least 1. It weighs bytes against computation. The default is 1
+    /// Gbit/s.
     pub bytes_per_second: u64,
     /// When several products share a response.
     pub packing: Packing,
@@ -57,10 +58,10 @@ pub struct PlanOptions {
     pub cores: [u32; 2],
 }
 
-/// The default of both [`PlanOptions::cores`]. It is more than most machines have, so that of two plans that take
-/// about as long, the one that sends less is chosen. With 12, 16, 24, 32 and 40 cores on `lan` (3 Gbit/s), a decode
-/// step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and 55.1 MB in one phase; preparing one, without seeds, takes
-/// 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
+/// The default of both [`PlanOptions::cores`]. Most machines have fewer cores. The number is high so that of two
+/// plans that take about as long, the one that sends less is chosen. With 12, 16, 24, 32 and 40 cores on `lan` (3
+/// Gbit/s), a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and 55.1 MB in one phase; preparing one,
+/// without seeds, takes 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
 pub const DEFAULT_CORES: u32 = 40;
 
 impl Default for PlanOptions {

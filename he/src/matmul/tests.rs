@@ -250,8 +250,8 @@ fn weight_types_agree() {
 }
 
 /// Compares the frequency of nonzero errors with the prediction. Rounding c1 to 72 and c0 to 67 bits alone leaves
-/// `E|e|` of about 0.05 LSB, so a share sum is off by one in some 5 % of the cases (7.7 % measured for 72 and 66 bits
-/// in a simulation).
+/// `E|e|` of about 0.05 LSB, so a sum of shares is off by one in some 5 % of the cases (7.7 % measured for 72 and 66
+/// bits in a simulation).
 #[test]
 fn errors_follow_the_predicted_distribution() {
     let mut rng = StdRng::seed_from_u64(9);

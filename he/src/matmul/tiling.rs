@@ -22,7 +22,8 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// The place of row slot `slot` at `place` of the polynomial of its run, `0..cols * inner`.
+    /// The position of row slot `slot` in a polynomial, at the place `place` of the slot's run. A run has
+    /// `cols * inner` places.
     fn position(&self, slot: usize, place: usize) -> usize {
         // By shifts, because this is computed for every coefficient, many times.
         let (log, low) = (self.run.trailing_zeros(), slot & (self.run - 1));
@@ -30,13 +31,13 @@ impl Tile {
     }
 }
 
-/// Number of row slots, including those that fill up the last run.
+/// Number of row slots, rounded up to whole runs.
 pub(super) fn padded(slots: usize, run: usize) -> usize {
     slots.next_multiple_of(run)
 }
 
-/// The runs that the search considers for `slots` row slots: 1, and every run that wastes fewer slots than all longer
-/// ones.
+/// The lengths of runs that the search considers for `slots` row slots: 1, and every length that wastes fewer slots
+/// than all longer ones.
 pub(super) fn runs(slots: usize, degree: usize) -> impl Iterator<Item = usize> {
     let longest = slots.next_power_of_two().min(degree / MIN_POINTS);
     let halves = std::iter::successors(Some(longest), |run| Some(run / 2)).take_while(|&run| run >= LANES);
@@ -44,12 +45,12 @@ pub(super) fn runs(slots: usize, degree: usize) -> impl Iterator<Item = usize> {
     halves.filter(move |&run| padded(slots, run) < std::mem::replace(&mut least, padded(slots, run))).chain([1])
 }
 
-/// The size of pieces of nearly equal size into which `total` is cut, at most `most`.
+/// The size of the pieces if `total` is cut into pieces of nearly equal size, each at most `most`.
 pub(super) fn even(total: usize, most: usize) -> usize {
     total.div_ceil(total.div_ceil(most))
 }
 
-/// Every value `ceil(total / t)`, largest first.
+/// Every value of `ceil(total / t)` for an integer t, largest first.
 pub(super) fn even_pieces(total: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(total), move |&piece| {
         // The next smaller size comes from the fewest pieces that give one.
@@ -57,7 +58,7 @@ pub(super) fn even_pieces(total: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A tile applied to a shape, in a ring of a given degree.
+/// A tile applied to the shape of a product, in a ring of a given degree.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Tiling {
     pub(super) shape: MatmulShape,
@@ -66,48 +67,48 @@ pub(super) struct Tiling {
 }
 
 impl Tiling {
-    /// Groups of batch items that share uploads.
+    /// Number of groups of batch items that share uploads.
     pub(super) fn groups(&self) -> usize {
         self.shape.batch.div_ceil(self.tile.group)
     }
 
-    /// Row tiles of an item.
+    /// Number of row tiles of an item.
     pub(super) fn row_tiles(&self) -> usize {
         self.shape.m.div_ceil(self.tile.rows)
     }
 
-    /// Pieces of the inner dimension.
+    /// Number of pieces of the inner dimension.
     pub(super) fn inner_tiles(&self) -> usize {
         self.shape.k.div_ceil(self.tile.inner)
     }
 
-    /// Columns of all batch items together.
+    /// Number of columns of all batch items together.
     pub(super) fn columns(&self) -> usize {
         self.shape.batch * self.shape.n
     }
 
-    /// Column tiles of all items together.
+    /// Number of column tiles of all items together.
     pub(super) fn column_tiles(&self) -> usize {
         self.columns().div_ceil(self.tile.cols)
     }
 
-    /// Ciphertexts sent up.
+    /// Number of ciphertexts sent up.
     pub(super) fn uploads(&self) -> usize {
         self.groups() * self.row_tiles() * self.inner_tiles()
     }
 
-    /// Upload that holds rows `row_tile` and columns `inner_tile` of X for the items of `group`.
+    /// Index of the upload that holds rows `row_tile` and columns `inner_tile` of X for the items of `group`.
     pub(super) fn upload_index(&self, group: usize, row_tile: usize, inner_tile: usize) -> usize {
         (group * self.row_tiles() + row_tile) * self.inner_tiles() + inner_tile
     }
 
-    /// Global columns `start..end` of a column tile.
+    /// Columns `start..end` of a column tile, counted over all batch items.
     pub(super) fn column_range(&self, column_tile: usize) -> (usize, usize) {
         let start = column_tile * self.tile.cols;
         (start, (start + self.tile.cols).min(self.columns()))
     }
 
-    /// Groups that own columns of a column tile.
+    /// Groups of batch items that own columns of a column tile.
     pub(super) fn meetings(&self, column_tile: usize) -> Range<usize> {
         let per_group = self.tile.group * self.shape.n;
         let (start, end) = self.column_range(column_tile);
@@ -126,7 +127,7 @@ impl Tiling {
         (start, (start + self.tile.inner).min(self.shape.k))
     }
 
-    /// Distinct weight polynomials. Each is multiplied by [`Self::row_tiles`] ciphertexts.
+    /// Number of distinct weight polynomials. Each is multiplied by [`Self::row_tiles`] ciphertexts.
     pub(super) fn weight_polys(&self) -> usize {
         // A column tile meets every group that owns one of its columns.
         let per_group = self.tile.group * self.shape.n;
@@ -140,17 +141,17 @@ impl Tiling {
         meetings * self.inner_tiles()
     }
 
-    /// Degree of the ring of the weight polynomials.
+    /// Degree of the ring of the weight polynomials, which is their number of points.
     pub(super) fn points(&self) -> usize {
         self.degree / self.tile.run
     }
 
-    /// Coefficients of a weight polynomial, in whole blocks of 64; the others are zero.
+    /// Number of leading coefficients of a weight polynomial that may differ from zero, in whole blocks of 64.
     pub(super) fn weight_span(&self) -> usize {
         (self.tile.cols * self.tile.inner).next_multiple_of(64).min(self.points())
     }
 
-    /// (position in the polynomial, index into X) of every entry of an upload.
+    /// For every entry of an upload, its position in the polynomial and its index in X.
     pub(super) fn entries(&self, upload: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (shape, tile) = (self.shape, self.tile);
         let (rest, inner_tile) = (upload / self.inner_tiles(), upload % self.inner_tiles());
@@ -169,7 +170,7 @@ impl Tiling {
         })
     }
 
-    /// (position in the polynomial, index into Y) of every output of one product of tiles.
+    /// For every output of one product of tiles, its position in the polynomial and its index in Y.
     pub(super) fn outputs(
         &self,
         column_tile: usize,

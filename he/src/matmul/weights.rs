@@ -17,7 +17,7 @@ pub trait Entries: Debug + Sync {
     /// Whether a line is a column.
     fn by_columns(&self) -> bool;
 
-    /// The number of bits: every entry is below `2^bits` in absolute value.
+    /// Bits of an entry: every entry is below `2^bits` in absolute value.
     fn bits(&self) -> u32;
 
     /// Reads the entries `from .. from + out.len()` of the line `line` into `out`.
@@ -100,8 +100,8 @@ pub(super) struct Rows {
     pub(super) count: usize,
 }
 
-/// Where the coefficients of weights lie: `cols` columns per tile, and the words from one tile to the next, from one
-/// column of a tile to the next, and from one row to the next.
+/// Where the coefficients of weights lie: `cols` columns per tile, and the distances in words from one tile to the
+/// next (`tile`), from one column of a tile to the next (`column`), and from one row to the next (`row`).
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     pub(super) cols: usize,
@@ -111,7 +111,7 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// The places of the columns from `first` on, in their first row.
+    /// The places of the first row's entries in the columns from `first` on.
     fn places(&self, first: usize) -> impl Iterator<Item = usize> + Clone + use<> {
         // Step by step, because a division for each column would take longer than all the rest.
         let Grid { cols, tile, column, .. } = *self;
@@ -130,7 +130,7 @@ impl Grid {
 /// Rows that are transposed at a time: a cache line of signed integers.
 const LINE: usize = 8;
 
-/// Entry c of row j goes to the c-th of the places, moved on by `j * pitch` words.
+/// Copies entry c of row j of `block` to the c-th of the places, moved on by j times the given step in words.
 #[inline(always)]
 fn transpose<T: Copy>(
     w: &[T],
@@ -156,11 +156,11 @@ fn transpose<T: Copy>(
 /// Columns of an operand whose entries are made when they are read. Tiles take a few rows of many columns at a time.
 /// So the operand is first read here in long pieces, from which tiles take their rows.
 pub(super) struct Staged {
-    /// Column by column, the `rows` of each column's item.
+    /// The entries column by column: for each column the rows `rows` of its batch item.
     entries: Zeroizing<Vec<i32>>,
     first: usize,
     rows: Range<usize>,
-    /// The width modulo which entries are read, or `None` if they are smaller anyway.
+    /// The width l if entries must be reduced modulo `2^l`, or `None` if they are small enough.
     reduced: Option<u32>,
 }
 
@@ -181,8 +181,8 @@ impl Staged {
 }
 
 impl Weights<'_> {
-    /// Reads the rows of `columns`, which count the columns of all items side by side, as signed integers modulo
-    /// `2^width`. `None` unless entries are made when they are read.
+    /// Reads the rows of `columns` as signed integers modulo `2^width`. The columns of all items are counted side by
+    /// side. `None` unless entries are made when they are read.
     pub(super) fn stage(
         &self,
         width: u32,

@@ -3,7 +3,7 @@
 use super::backend::Lanes;
 use std::arch::x86_64::*;
 
-/// Eight words.
+/// Loads eight words.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn load(lanes: &Lanes) -> __m512i {
@@ -19,14 +19,14 @@ pub(super) fn store(lanes: &mut Lanes, x: __m512i) {
     unsafe { _mm512_storeu_si512(std::ptr::from_mut(lanes).cast(), x) }
 }
 
-/// A word in every lane.
+/// The word `x` in every lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn every(x: u64) -> __m512i {
     _mm512_set1_epi64(x as i64)
 }
 
-/// Eight words, each the bits of a double.
+/// The eight doubles whose bits are the words `x`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn doubles(x: __m512i) -> __m512d {
@@ -40,7 +40,7 @@ pub(super) fn words(x: __m512d) -> __m512i {
     _mm512_castpd_si512(x)
 }
 
-/// Rows become columns.
+/// Transposes an 8 x 8 matrix of doubles: rows become columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 pub(super) fn transpose([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
@@ -61,7 +61,7 @@ pub(super) fn transpose([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m5
     [c0, c1, c2, c3, c4, c5, c6, c7]
 }
 
-/// [`transpose`] for words.
+/// As [`transpose`], for a matrix of words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 pub(super) fn transpose_words([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512i; 8]) -> [__m512i; 8] {

@@ -7,20 +7,21 @@ use zeroize::Zeroizing;
 
 /// Number of coefficients in one vector of words of [`NttBackend::matmul`].
 pub(crate) const LANES: usize = 8;
-/// The words of one such vector.
+/// The words of one vector of [`LANES`] coefficients.
 #[cfg(target_arch = "x86_64")]
 pub(super) type Lanes = [u64; LANES];
-/// Columns of weights that [`NttBackend::matmul`] takes at a time.
+/// Number of columns of weights that [`NttBackend::matmul`] takes at a time.
 pub(crate) const TILES: usize = 8;
 /// Smallest degree of a subring that [`NttBackend::fwd_factor`] takes.
 pub(crate) const MIN_POINTS: usize = 64;
 
-/// Bits of the lower half, centred on zero, into which the double-precision `matmul` splits residues modulo p.
+/// The double-precision `matmul` splits residues modulo p into two halves. This is the number of bits of the lower
+/// half, which is centred on zero.
 pub(crate) fn half_bits(p: u64) -> u32 {
     (u64::BITS - p.leading_zeros()).div_ceil(2)
 }
 
-/// How many products of halves, or of sums of both halves, double precision adds up exactly.
+/// Number of products of two halves, or of two sums of both halves, that double precision adds up exactly.
 pub(crate) fn exact_terms(p: u64) -> usize {
     1 << (f64::MANTISSA_DIGITS - 2 * half_bits(p))
 }
@@ -148,7 +149,8 @@ pub trait NttBackend: Send + Sync + Debug {
     }
 }
 
-/// [`NttBackend::fwd_factor`] of the row of weights of [`NttBackend::weigh`], tile after tile.
+/// [`NttBackend::fwd_factor`] of one row of weights, as [`NttBackend::weigh`] takes it. The results lie tile after
+/// tile.
 pub(super) fn transform_tiles(ntt: &(impl NttBackend + ?Sized), signed: &[i64], polys: &mut [u64]) {
     let points = polys.len() / TILES;
     let mut own = Zeroizing::new(vec![0; signed.len() / TILES]);

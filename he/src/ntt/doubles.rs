@@ -5,7 +5,7 @@
 macro_rules! arithmetic {
     ($vector:ident, $features:literal, $splat:ident, $mul:ident, $add:ident, $sub:ident, $fmadd:ident, $fmsub:ident,
      $fnmadd:ident) => {
-        /// p, 1 / p and M in every lane. A value proves the features.
+        /// The numbers p, 1 / p and [`ROUND`] in every lane. A value proves that the processor has the features.
         #[derive(Clone, Copy)]
         struct Prime {
             p: $vector,
@@ -22,7 +22,7 @@ macro_rules! arithmetic {
             }
         }
 
-        /// `v w mod p` with the bounds of one product.
+        /// `v w mod p`, within the bounds that [`float`](super::float) proves for one product.
         #[inline]
         #[target_feature(enable = $features)]
         fn mul_mod(prime: Prime, v: $vector, [w, quotient]: [$vector; 2]) -> $vector {
@@ -39,14 +39,14 @@ macro_rules! arithmetic {
             $sub($fmadd(x, y, prime.magic), prime.magic)
         }
 
-        /// `|x| < 2^53` -> `|x| <= p / 2 + 1`.
+        /// The residue of x with an absolute value of at most `p / 2 + 1`, for `|x| < 2^53`.
         #[inline]
         #[target_feature(enable = $features)]
         fn centre(prime: Prime, x: $vector) -> $vector {
             $fnmadd(rounded_product(prime, x, prime.inverse), prime.p, x)
         }
 
-        /// `|x| < 2^53` -> `[0, p)` as words.
+        /// The residue of x in `[0, p)` as a word, for `|x| < 2^53`.
         #[inline]
         #[target_feature(enable = $features)]
         fn canonical(prime: Prime, x: $vector) -> $vector {
@@ -67,7 +67,7 @@ macro_rules! arithmetic {
         /// Doubles per weight of a product of matrices: what [`Halves::split`] returns.
         const PARTS: usize = 3;
 
-        /// Constants that split integers of up to twice [`half_bits`] bits, sign included.
+        /// Constants that split integers of up to twice [`half_bits`] bits, sign included, into two halves.
         #[derive(Clone, Copy)]
         struct Halves {
             unit: $vector,
@@ -83,7 +83,7 @@ macro_rules! arithmetic {
                 Halves { unit: $splat(unit), inverse: $splat(1.0 / unit), magic: $splat(ROUND) }
             }
 
-            /// The lower half, centred on zero, the upper half and their sum.
+            /// The lower half, which is centred on zero, the upper half, and the sum of both.
             #[inline]
             #[target_feature(enable = $features)]
             fn split(self, x: $vector) -> [$vector; PARTS] {

@@ -10,7 +10,7 @@
 //! *working form*. The driver tells it where values may be brought back into range ([`Kernel::settle`],
 //! [`Kernel::tame`]), and the kernel proves its own bounds.
 //!
-//! Functions here are compiled into the functions of [`backend`], which enable the kernel's instructions. So all of
+//! Functions here are compiled into those that [`backend`] makes and that enable the kernel's instructions. So all of
 //! them are always inlined, and none touches a vector but by the kernel's methods.
 
 use super::backend::{LANES, Lanes, MIN_POINTS, NttBackend};
@@ -33,51 +33,53 @@ pub(super) trait Kernel: Copy {
     /// Whether [`Self::read`] and [`Self::factor`] change residues.
     const CONVERTS: bool;
 
-    /// Eight words of a polynomial, as they are.
+    /// Loads eight words of a polynomial without a change.
     fn load(self, from: &Lanes) -> Self::Vector;
     /// The reverse of [`Self::load`].
     fn store(self, to: &mut Lanes, x: Self::Vector);
-    /// A number of the tables in every lane.
+    /// One number of the tables in every lane.
     fn splat(self, x: Self::Word) -> Self::Vector;
-    /// Eight numbers of the tables.
+    /// Loads eight numbers of the tables.
     fn table(self, from: &[Self::Word; LANES]) -> Self::Vector;
-    /// Transposes: rows become columns.
+    /// Transposes eight vectors: rows become columns.
     fn transpose(self, v: [Self::Vector; 8]) -> [Self::Vector; 8];
 
-    /// Residues in `[0, p)`, as loaded, to the working form.
+    /// Brings residues in `[0, p)`, as loaded, into the working form.
     fn read(self, x: Self::Vector) -> Self::Vector {
         x
     }
-    /// Numbers in `(-p, p)` to settled values in the working form.
+    /// Brings numbers in `(-p, p)` into the working form, as settled values.
     fn signed(self, from: &[i64; LANES]) -> Self::Vector;
-    /// Values in the working form to words in `[0, p)`, after the last forward layer.
+    /// Brings values from the working form into words in `[0, p)`, after the last forward layer.
     fn finish(self, x: Self::Vector) -> Self::Vector;
-    /// Values in the working form to the form of [`NttBackend::factor`], after the last forward layer.
+    /// Brings values from the working form into the form of [`NttBackend::factor`], after the last forward layer.
     fn factor(self, x: Self::Vector) -> Self::Vector;
-    /// Stores a result of [`Self::factor`] of every tile as [`NttBackend::matmul`] takes it.
+    /// Stores results of [`Self::factor`], one for each tile, in the form that [`NttBackend::matmul`] takes.
     fn place(self, to: &mut [u64], x: Self::Vector);
 
-    /// A constant to add to every value before the first forward layer of a transform of 2^layers coefficients.
+    /// A constant that is added to every value before the first forward layer of a transform of `2^layers`
+    /// coefficients. `None` if the kernel needs none.
     fn offset(self, _layers: u32) -> Option<Self::Vector> {
         None
     }
     /// `x + y`, unreduced.
     fn add(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
-    /// Brings a value into the range in which layers begin: before blocks and before inverse layers.
+    /// Brings a value into the range that layers begin with. It is called before blocks and before inverse layers.
     fn settle(self, x: Self::Vector) -> Self::Vector {
         x
     }
-    /// Brings the one value of eight that three inverse layers only add up back into range.
+    /// Brings a value back into range after three inverse layers. It is called for the one value of eight that these
+    /// layers never multiply.
     fn tame(self, x: Self::Vector) -> Self::Vector {
         x
     }
 
     // ANCHOR: butterflies
-    /// `(u + v w, u - v w)`.
+    /// A forward butterfly: `(u + v w, u - v w)`.
     fn forward(self, u: Self::Vector, v: Self::Vector, w: [Self::Vector; 2]) -> [Self::Vector; 2];
-    /// `2^log p` as [`Self::inverse`] takes it, where bounds matter.
+    /// The bound `2^log p` in the form that [`Self::inverse`] takes. Kernels that need no bound ignore it.
     fn bound(self, log: u32) -> Self::Vector;
-    /// `(u + v, (u - v) w)`, for u and v below `bound` where bounds matter.
+    /// An inverse butterfly: `(u + v, (u - v) w)`. Kernels that need a bound rely on u and v being below `bound`.
     fn inverse(
         self,
         bound: Self::Vector,
@@ -89,7 +91,7 @@ pub(super) trait Kernel: Copy {
     /// `x w` as words in `[0, p)`.
     fn scale(self, x: Self::Vector, w: [Self::Vector; 2]) -> Self::Vector;
 
-    /// `a b`, both in working form or factors, unfinished.
+    /// `a b`, both in working form or factors. [`Self::product`] or [`Self::sums`] must finish the result.
     fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// A result of [`Self::multiply`] as words in `[0, p)`.
     fn product(self, x: Self::Vector) -> Self::Vector {
@@ -99,7 +101,7 @@ pub(super) trait Kernel: Copy {
     fn sums(self, u: Self::Vector, r: Self::Vector) -> [Self::Vector; 2];
 }
 
-/// The roots of one prime and degree, in the numbers of a kernel.
+/// The roots of unity for one prime and degree, as numbers of a kernel.
 #[derive(Debug)]
 pub(super) struct Tables<W> {
     pub(super) modulus: Modulus,
@@ -134,8 +136,8 @@ fn root<K: Kernel>(k: K, [w, quotient]: [K::Word; 2]) -> [K::Vector; 2] {
     [k.splat(w), k.splat(quotient)]
 }
 
-/// The roots of three merged layers for group i of the first one, which has m groups. They are looked up one by one,
-/// because from slices the compiler would load several at once and shuffle them apart.
+/// The roots of three merged layers for group i of the first of these layers, which has m groups. They are looked up
+/// one by one, because from slices the compiler would load several at once and shuffle them apart.
 #[inline(always)]
 fn roots<K: Kernel>(k: K, table: &Twiddles<K::Word>, m: usize, i: usize) -> [[K::Vector; 2]; RADIX8] {
     let (tree, at) = (&table.tree, m + i);
@@ -172,7 +174,7 @@ pub(super) fn parts<const N: usize, const L: usize>(data: &mut [u64]) -> [&mut [
     })
 }
 
-/// The vectors at index i of all parts.
+/// The vectors at index i of the eight parts.
 #[inline(always)]
 fn load8<K: Kernel>(k: K, parts: &[&mut [Lanes]; 8], i: usize) -> [K::Vector; 8] {
     let mut v = [k.load(&parts[0][i]); 8];
@@ -190,7 +192,7 @@ fn store8<K: Kernel>(k: K, parts: &mut [&mut [Lanes]; 8], i: usize, v: [K::Vecto
     }
 }
 
-/// The vectors of a block.
+/// The eight vectors of a block.
 #[inline(always)]
 fn load_block<K: Kernel>(k: K, block: &[Lanes; 8]) -> [K::Vector; 8] {
     let mut v = [k.load(&block[0]); 8];
@@ -214,8 +216,8 @@ fn blocks(data: &mut [u64]) -> &mut [[Lanes; 8]] {
     data.as_chunks_mut().0.as_chunks_mut().0
 }
 
-/// A method of the kernel on each of eight vectors. A macro, because closures would not take on the kernel's
-/// instructions.
+/// Calls a method of the kernel on each of eight vectors. It is a macro, because closures would not take on the
+/// kernel's instructions.
 macro_rules! each8 {
     ($k:expr, $method:ident, $v:expr $(, $arg:expr)*) => {{
         let mut v = $v;
@@ -255,7 +257,7 @@ fn forward8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) ->
     [v0, v1, v2, v3, v4, v5, v6, v7]
 }
 
-/// Three inverse layers over eight vectors. Where bounds matter, values are below 8 p before and after.
+/// Three inverse layers over eight vectors. If the kernel needs bounds, values are below 8 p before and after.
 #[inline(always)]
 #[rustfmt::skip]
 fn inverse8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) -> [K::Vector; 8] {
@@ -327,8 +329,8 @@ fn forward_given<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, 
     layers::<K, FACTOR>(k, tables, out, start);
 }
 
-/// Copies the first of `groups` groups over all others. `given` words of the first group are given, the rest become
-/// zero.
+/// Copies the first of `groups` groups over all others. Only the first `given` words of that group are given, and its
+/// other words become zero.
 #[inline(always)]
 fn repeat(data: &mut [u64], given: usize, groups: usize) {
     let group = data.len() / groups;
@@ -390,8 +392,8 @@ fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &
     }
 }
 
-/// The layers before the blocks in a transform of n entries over `data`, whose entries are words or vectors. Returns
-/// the offset if it still has to be added.
+/// The layers before the blocks, in a transform of n entries over `data`. An entry is a word or a vector. Returns the
+/// offset if it still has to be added.
 #[inline(always)]
 fn upper_layers<K: Kernel>(
     k: K,
@@ -499,7 +501,7 @@ pub(super) fn pointwise<K: Kernel>(k: K, tables: &Tables<K::Word>, a: &mut [u64]
     }
 }
 
-/// [`NttBackend::scale`]; `factor` is c with the number beside it.
+/// [`NttBackend::scale`]. Here `factor` is c with the second number by which the kernel multiplies.
 #[inline(always)]
 pub(super) fn scale<K: Kernel>(k: K, tables: &Tables<K::Word>, a: &mut [u64], factor: [K::Word; 2]) {
     assert_eq!(a.len(), tables.n);

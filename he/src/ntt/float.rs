@@ -34,7 +34,7 @@ use waggle_bits::cpu::{Cpu, Feature};
 
 mod product;
 
-/// Terms of a sum of products between reductions.
+/// Number of terms of a sum of products between two reductions.
 pub(super) const DOT_BLOCK: usize = 8;
 /// `1.5 2^52`: a double of absolute value below `2^51` plus this number is rounded to an integer.
 pub(super) const ROUND: f64 = 6755399441055744.0;
@@ -73,11 +73,11 @@ arithmetic!(
     _mm512_fnmadd_pd
 );
 
-/// The kernel, for wide moduli or narrow ones.
+/// The kernel. WIDE is set for moduli of more than [`NARROW_BITS`] bits.
 #[derive(Clone, Copy)]
 struct Float<const WIDE: bool>(Prime, Halves);
 
-/// Evaluates the body with the kernel of a backend.
+/// Evaluates the body with the kernel that fits the modulus of a backend.
 macro_rules! with_float {
     ($this:expr, $k:ident => $body:expr) => {{
         let p = $this.tables.modulus.value();
@@ -150,7 +150,7 @@ fn load_signed(lanes: &[i64; LANES]) -> __m512d {
     _mm512_cvtepi64_pd(unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) })
 }
 
-/// `|x| < p` -> `[0, p)` as words. A zero of either sign is 0.
+/// The residue in `[0, p)` as a word, for `|x| < p`. A zero of either sign is 0.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn lifted(prime: Prime, x: __m512d) -> __m512d {
@@ -158,8 +158,8 @@ fn lifted(prime: Prime, x: __m512d) -> __m512d {
     doubles(_mm512_cvtpd_epu64(_mm512_mask_add_pd(x, negative, x, prime.p)))
 }
 
-/// `|x| < 9 p` -> `[0, p)` as words, for narrow moduli: `x / p` is an integer or at least `2^-46` away from one, and
-/// the product and the sum are off by less than `2^-49` together.
+/// The residue in `[0, p)` as a word, for `|x| < 9 p` and narrow moduli. Then `x / p` is an integer or at least
+/// `2^-46` away from one, and the product and the sum are off by less than `2^-49` together.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn floored(prime: Prime, x: __m512d) -> __m512d {
@@ -168,7 +168,7 @@ fn floored(prime: Prime, x: __m512d) -> __m512d {
     doubles(_mm512_cvtpd_epu64(_mm512_fnmadd_pd(q, prime.p, x)))
 }
 
-/// `(u + v w, u - v w)`.
+/// A forward butterfly: `(u + v w, u - v w)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn forward2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
@@ -176,21 +176,21 @@ fn forward2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 
     [_mm512_add_pd(u, product), _mm512_sub_pd(u, product)]
 }
 
-/// `(u + v, (u - v) w)`.
+/// An inverse butterfly: `(u + v, (u - v) w)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn inverse2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
     [_mm512_add_pd(u, v), mul_mod(prime, _mm512_sub_pd(u, v), w)]
 }
 
-/// Eight residues as doubles.
+/// Loads eight residues, which are integers, as doubles.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn load_integers(lanes: &Lanes) -> __m512d {
     _mm512_cvtepu64_pd(avx512::load(lanes))
 }
 
-/// Eight doubles, or the words of [`canonical`].
+/// Loads eight lanes without a change: doubles, or words that [`canonical`] has made.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(lanes: &Lanes) -> __m512d {

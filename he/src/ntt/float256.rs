@@ -14,11 +14,12 @@ use waggle_bits::cpu::{Cpu, Feature};
 mod product;
 mod transform;
 
-/// Words of a sum of products that are computed together, so that several chains of additions are under way.
+/// Number of words of a sum of products that are computed together, so that several chains of additions are under
+/// way.
 const DOT_WORDS: usize = 4 * QUAD;
 /// Lanes of a vector.
 const QUAD: usize = 4;
-/// `2^52`. Its bits combined with those of an integer below are the double that is the sum of both.
+/// `2^52`. If the bits of an integer below `2^52` are set in it, it becomes the double that is the sum of both.
 const INTEGER: f64 = 4503599627370496.0;
 
 /// The words of a vector.
@@ -41,10 +42,10 @@ pub(super) struct Float256Ntt {
 /// Roots of one direction, each with its quotient by p.
 #[derive(Debug)]
 struct Roots {
-    /// The root of group i among m, at index `m + i`.
+    /// The root of group i in the layer of m groups, at index `m + i`.
     tree: Vec<[f64; 2]>,
-    /// The roots of the last two layers for the b-th 16 coefficients of a transform of n, at index `n / 16 + b`, with
-    /// a lane for each of four groups.
+    /// The roots of the last two layers for the b-th run of 16 coefficients in a transform of n, at index
+    /// `n / 16 + b`. Each vector has a lane for each of four groups.
     lanes: Vec<[[[f64; QUAD]; 2]; 3]>,
 }
 
@@ -75,7 +76,7 @@ arithmetic!(
     _mm256_fnmadd_pd
 );
 
-/// Four words as the bits of doubles.
+/// Loads four lanes without a change.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn load(words: &Quad) -> __m256d {
@@ -91,7 +92,7 @@ fn store(words: &mut Quad, x: __m256d) {
     unsafe { _mm256_storeu_pd(std::ptr::from_mut(words).cast(), x) }
 }
 
-/// Four doubles.
+/// Loads four doubles.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn doubles(from: &[f64; QUAD]) -> __m256d {
@@ -99,7 +100,7 @@ fn doubles(from: &[f64; QUAD]) -> __m256d {
     unsafe { _mm256_loadu_pd(from.as_ptr()) }
 }
 
-/// A number with its quotient in every lane.
+/// A number and its quotient by p, each in every lane.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn splat([w, quotient]: [f64; 2]) -> Root {
@@ -132,7 +133,7 @@ fn from_signed(prime: Prime, from: &[i64; QUAD]) -> __m256d {
     _mm256_sub_pd(_mm256_castsi256_pd(sum), prime.magic)
 }
 
-/// `|x| < p` -> `[0, p)` as words. A zero of either sign is 0.
+/// The residue in `[0, p)` as a word, for `|x| < p`. A zero of either sign is 0.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn lifted(prime: Prime, x: __m256d) -> __m256d {
@@ -140,8 +141,8 @@ fn lifted(prime: Prime, x: __m256d) -> __m256d {
     to_words(_mm256_add_pd(x, _mm256_and_pd(negative, prime.p)))
 }
 
-/// `|x| < 9 p` -> `[0, p)` as words, for narrow moduli: `x / p` is an integer or at least `2^-46` away from one, and
-/// the product and the sum are off by less than `2^-49` together.
+/// The residue in `[0, p)` as a word, for `|x| < 9 p` and narrow moduli. Then `x / p` is an integer or at least
+/// `2^-46` away from one, and the product and the sum are off by less than `2^-49` together.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn floored(prime: Prime, x: __m256d) -> __m256d {
@@ -149,7 +150,7 @@ fn floored(prime: Prime, x: __m256d) -> __m256d {
     to_words(_mm256_fnmadd_pd(_mm256_floor_pd(q), prime.p, x))
 }
 
-/// Rows become columns.
+/// Transposes a 4 x 4 matrix: rows become columns.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn transpose([a, b, c, d]: [__m256d; 4]) -> [__m256d; 4] {

@@ -26,7 +26,7 @@ mod product;
 
 /// Bits of the integers that are multiplied.
 const BITS: u32 = 52;
-/// Terms of a sum of products between reductions: low halves add up within 64 bits.
+/// Number of terms of a sum of products between two reductions. Low halves then add up within 64 bits.
 const DOT_BLOCK: usize = (1 << 12) - 1;
 /// Words of a sum of products that are computed together: four vectors, as an addition takes 4 cycles and up to two
 /// can begin in each cycle.
@@ -36,13 +36,13 @@ const DOT_WORDS: usize = 4 * LANES;
 #[derive(Debug)]
 pub(super) struct IfmaNtt {
     tables: Tables<u64>,
-    /// Whether values go uncorrected between layers.
+    /// Whether the kernel leaves values uncorrected between layers.
     lazy: bool,
     /// `2^52` and `2^104` as factors.
     powers: [[u64; 2]; 2],
 }
 
-/// `w < p` with `floor(w 2^52 / p)`.
+/// The factor for a residue `w < p`: w and `floor(w 2^52 / p)`.
 fn factor(p: u64, w: u64) -> [u64; 2] {
     [w, ((u128::from(w) << BITS) / u128::from(p)) as u64]
 }
@@ -56,7 +56,7 @@ struct Prime {
     negative: __m512i,
     /// `floor(2^52 / p)`.
     barrett: __m512i,
-    /// The low 52 bits.
+    /// The word whose low 52 bits are set.
     mask: __m512i,
 }
 
@@ -74,11 +74,11 @@ impl Prime {
     }
 }
 
-/// The kernel, with layers corrected or not. A value proves AVX-512 F, DQ and IFMA.
+/// The kernel. LAZY is set if layers leave values uncorrected. A value proves AVX-512 F, DQ and IFMA.
 #[derive(Clone, Copy)]
 struct Ifma<const LAZY: bool> {
     prime: Prime,
-    /// p.
+    /// The prime p.
     value: u64,
     /// `2^52` as a factor.
     power: [__m512i; 2],
@@ -93,7 +93,7 @@ impl<const LAZY: bool> Ifma<LAZY> {
     }
 }
 
-/// Evaluates the body with the kernel of a backend.
+/// Evaluates the body with the kernel that fits the modulus of a backend.
 macro_rules! with_ifma {
     ($this:expr, $k:ident => $body:expr) => {{
         if $this.lazy {
@@ -163,7 +163,7 @@ fn mul_lazy(prime: Prime, v: __m512i, w: [__m512i; 2]) -> __m512i {
     add_product(prime, _mm512_setzero_si512(), v, w)
 }
 
-/// `u + r` with r as of [`mul_lazy`].
+/// `u + r`, where r is the result of [`mul_lazy`] for v and the factor.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn add_product(prime: Prime, u: __m512i, v: __m512i, [w, quotient]: [__m512i; 2]) -> __m512i {
@@ -171,7 +171,7 @@ fn add_product(prime: Prime, u: __m512i, v: __m512i, [w, quotient]: [__m512i; 2]
     _mm512_madd52lo_epu64(_mm512_madd52lo_epu64(u, v, w), q, prime.negative)
 }
 
-/// Any x to `[0, 2p)`, right in the low 52 bits (Barrett: the quotient is at most one too small).
+/// Brings any x into `[0, 2p)`, right in the low 52 bits (Barrett: the quotient is at most one too small).
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn reduce(prime: Prime, x: __m512i) -> __m512i {
@@ -179,21 +179,22 @@ fn reduce(prime: Prime, x: __m512i) -> __m512i {
     _mm512_madd52lo_epu64(x, q, prime.negative)
 }
 
-/// The low 52 bits alone.
+/// The low 52 bits of x, with the other bits zero.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn clean(prime: Prime, x: __m512i) -> __m512i {
     _mm512_and_si512(x, prime.mask)
 }
 
-/// `[0, 2m) -> [0, m)` in all 64 bits: below m the difference wraps to a larger number.
+/// Brings a number in `[0, 2m)` into `[0, m)` in all 64 bits. For a number below m, the difference wraps to a larger
+/// number.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn correct(x: __m512i, m: __m512i) -> __m512i {
     _mm512_min_epu64(x, _mm512_sub_epi64(x, m))
 }
 
-/// The results of the forward layers to `[0, p)`.
+/// Brings the results of the forward layers into `[0, p)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn finish<const LAZY: bool>(prime: Prime, x: __m512i) -> __m512i {
@@ -208,7 +209,7 @@ fn scale(prime: Prime, x: __m512i, w: [__m512i; 2]) -> __m512i {
     correct(clean(prime, mul_lazy(prime, x, w)), prime.p)
 }
 
-/// `(u + v w, u - v w)`.
+/// A forward butterfly: `(u + v w, u - v w)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn forward2<const LAZY: bool>(prime: Prime, u: __m512i, v: __m512i, w: [__m512i; 2]) -> [__m512i; 2] {
@@ -221,7 +222,7 @@ fn forward2<const LAZY: bool>(prime: Prime, u: __m512i, v: __m512i, w: [__m512i;
     }
 }
 
-/// `(u + v, (u - v) w)`; without correction u and v are below `bound`, a multiple of p.
+/// An inverse butterfly: `(u + v, (u - v) w)`. If LAZY, u and v must be below `bound`, a multiple of p.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn inverse2<const LAZY: bool>(prime: Prime, bound: __m512i, u: __m512i, v: __m512i, w: [__m512i; 2]) -> [__m512i; 2] {
@@ -234,7 +235,8 @@ fn inverse2<const LAZY: bool>(prime: Prime, bound: __m512i, u: __m512i, v: __m51
     }
 }
 
-/// `low + 2^52 high` below 4 p, right in all 64 bits, for `low, high < 2^52`; `power` is `2^52` as a factor.
+/// `low + 2^52 high` modulo p, below 4 p and right in all 64 bits, for `low, high < 2^52`. Here `power` is `2^52` as
+/// a factor.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn fold(prime: Prime, power: [__m512i; 2], low: __m512i, high: __m512i) -> __m512i {
@@ -286,8 +288,8 @@ impl IfmaNtt {
         correct(correct(total, prime.twice), prime.p)
     }
 
-    /// A product is below `2^100`: a block of [`DOT_BLOCK`] terms has low halves below `2^64` and high ones below
-    /// `2^60`.
+    /// Adds a sum of products to `sum`, modulo p. A product is below `2^100`, so the sum over a block of
+    /// [`DOT_BLOCK`] terms is below `2^64` for the low halves and below `2^60` for the high ones.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         assert!(sum.len().is_multiple_of(DOT_WORDS) && a.len() == b.len());

@@ -5,7 +5,8 @@ use super::backend::NttBackend;
 use crate::error::HeError;
 use crate::modulus::{MAX_MODULUS_BITS, Modulus, Shoup};
 
-/// If the given coefficients are fewer than the degree by this factor, layers that only copy are left out.
+/// Layers that only copy are left out if the degree is at least this number of times the number of given
+/// coefficients.
 const FEW: usize = 32;
 
 /// The portable backend: transforms of the crate `tfhe-ntt`, which chooses its own instructions, and portable code
@@ -14,7 +15,7 @@ const FEW: usize = 32;
 pub(super) struct TfheNtt {
     modulus: Modulus,
     plan: tfhe_ntt::prime64::Plan,
-    /// The roots: that of group i among m is at index `m + i`.
+    /// The root of group i in the layer of m groups is at index `m + i`.
     roots: Vec<Shoup>,
 }
 
@@ -42,15 +43,15 @@ impl TfheNtt {
         self.modulus.value()
     }
 
-    /// The root of group i among m at index `m + i`, for every layer.
+    /// The roots of all layers. The root of group i in the layer of m groups is at index `m + i`.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn roots(&self) -> Vec<u64> {
         self.roots.iter().map(Shoup::value).collect()
     }
 
     /// The transform of the given coefficients in the subring whose degree is the length of `out`. Its roots are the
-    /// first ones of the table. A layer adds at most 2 p to a value, so values stay below `2^6 p` in 14 layers
-    /// without correction.
+    /// first ones of the table. A layer adds at most 2 p to a value. So without correction values stay below `2^6 p`
+    /// in all of up to 14 layers.
     fn transform(&self, out: &mut [u64], signed: &[i64]) {
         let (p, n) = (&self.modulus, out.len());
         out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
@@ -99,7 +100,7 @@ impl NttBackend for TfheNtt {
         self.fwd(out);
     }
 
-    /// Residues are already factors.
+    /// Residues are already factors, so this is a plain transform.
     fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
         if out.len() == self.plan.ntt_size() { self.fwd_signed(out, signed) } else { self.transform(out, signed) }
     }
@@ -110,8 +111,8 @@ impl NttBackend for TfheNtt {
     }
 }
 
-/// The roots of all layers: that of group i among m is at index `m + i`. `first` is the root at which entry 0 of a
-/// transform evaluates.
+/// The roots of all layers. The root of group i in the layer of m groups is at index `m + i`. Entry 0 of a transform
+/// is the value at `first`.
 fn bit_reversed_powers(modulus: &Modulus, n: usize, first: u64) -> Vec<u64> {
     let (log, mut powers) = (n.trailing_zeros(), vec![1; n]);
     (1..n).for_each(|i| powers[i] = modulus.mul(powers[i - 1], first));

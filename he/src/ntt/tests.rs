@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 const PRIMES: [u64; 4] = [0x3ffffff70001, 0x3ffffffdf0001, 0x3ffffffd20001, 0xffffe80001];
 
-/// Random polynomials and those at the ends of the range.
+/// Random polynomials, and polynomials with coefficients at the ends of the range.
 fn inputs(n: usize, p: u64, rng: &mut StdRng) -> Vec<Vec<u64>> {
     let mut random = || (0..n).map(|_| rng.random_range(0..p)).collect::<Vec<u64>>();
     let mut alternating = vec![0; n];
@@ -162,7 +162,7 @@ fn subring_transforms_repeat_every_value() {
     }
 }
 
-/// A row of weights, read back point by point as its product with 1, against the transforms of the tiles.
+/// A row of weights is multiplied by 1 at every point, and the results are compared with the transforms of the tiles.
 #[test]
 fn rows_of_weights_are_transforms_side_by_side() {
     let mut rng = StdRng::seed_from_u64(6);

@@ -3,15 +3,15 @@
 use super::backend::{LANES, MIN_POINTS};
 use crate::modulus::Modulus;
 
-/// Coefficients that the innermost pass keeps in registers.
+/// Number of coefficients that the innermost pass keeps in registers.
 pub(super) const BLOCK: usize = MIN_POINTS;
-/// Twiddle factors of three merged layers: one, two and four.
+/// Number of roots that a group has in three merged layers: one, two and four.
 pub(super) const RADIX8: usize = 7;
 
-/// Roots w of one direction, each with the second number by which a kernel multiplies.
+/// The roots w of transforms in one direction, each with the second number by which a kernel multiplies.
 #[derive(Debug)]
 pub(super) struct Twiddles<T> {
-    /// The root of group i among m, at index `m + i`.
+    /// The root of group i in the layer of m groups, at index `m + i`.
     pub(super) tree: Vec<[T; 2]>,
     /// For each block b of 64 coefficients of a transform of n, at index `n / 64 + b`: seven pairs of vectors for the
     /// last three layers, with one lane per group of 8. There are entries for every power of two n from 64 to N. A
@@ -20,8 +20,8 @@ pub(super) struct Twiddles<T> {
 }
 
 impl<T: Copy> Twiddles<T> {
-    /// `roots[m + i]` is the root of group i in the layer with m groups. `factor` returns a root and its second
-    /// number.
+    /// The tables of `roots`, which has the root of group i in the layer of m groups at index `m + i`. `factor`
+    /// returns a root and the second number by which a kernel multiplies.
     pub(super) fn new(roots: &[u64], factor: impl Fn(u64) -> [T; 2]) -> Self {
         let tree: Vec<[T; 2]> = roots.iter().map(|&w| factor(w)).collect();
         // With b the index of a block, b * LANES counts from the number of groups of its first layer.
@@ -38,7 +38,7 @@ impl<T: Copy> Twiddles<T> {
     }
 }
 
-/// The roots of the inverse transform.
+/// The roots of the inverse transform, in the order of `roots`.
 pub(super) fn inverses(modulus: &Modulus, roots: &[u64]) -> Vec<u64> {
     roots.iter().map(|&w| modulus.inverse(w)).collect()
 }

@@ -18,7 +18,8 @@ const MIN_SLOTS: usize = 64;
 /// Longest vector of one plan.
 const MAX_LEN: usize = 1 << 32;
 
-/// Elements `start .. start + count`, in the subring of polynomials in `X^stride`.
+/// A block of a vector: the elements `start .. start + count`. They are held in `slots` slots, in the subring of
+/// polynomials in `X^stride`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) index: usize,
@@ -79,7 +80,7 @@ impl Layout {
         coefficient * slots * self.primes.len() as f64
     }
 
-    /// Whether the masks hide the noise of the whole message.
+    /// Whether the masks hide the noise of the whole message well enough.
     fn hides(&self, operands: usize) -> bool {
         let log_q: f64 = self.set.primes().iter().map(|&p| (p as f64).log2()).sum();
         f64::from(self.c1_bits()) < log_q && self.distance(operands) <= (-STATISTICAL_BITS).exp2()
@@ -89,14 +90,14 @@ impl Layout {
         self.primes.iter().map(|t| 64 - t.leading_zeros()).max().unwrap_or(0)
     }
 
-    /// Rounding c0 to this size moves `t c0 / q` by at most 1/16.
+    /// Bits to which c0 is rounded. For a plaintext prime t, the rounding moves `t c0 / q` by at most 1/16.
     pub(crate) fn c0_bits(&self) -> u32 {
         self.prime_bits() + 3
     }
 
-    /// Rounding c1 to this size moves `t c1 s / q` by at most 1/8: the rounding error times s is subgaussian with
-    /// parameter at most `sqrt(N / 12) 2^-b1`, so `b1 = log t + 11` puts 1/8 at 9.8 (N = 8192) deviations or more:
-    /// below `2^-68`.
+    /// Bits b1 to which c1 is rounded. For a plaintext prime t and the secret s, the rounding moves `t c1 s / q` by
+    /// at most 1/8: the rounding error times s is subgaussian with parameter at most `sqrt(N / 12) 2^-b1`, so
+    /// `b1 = log t + 11` puts 1/8 at 9.8 (N = 8192) deviations or more. The probability of more is below `2^-68`.
     pub(crate) fn c1_bits(&self) -> u32 {
         self.prime_bits() + 11
     }
@@ -129,7 +130,7 @@ impl Layout {
         self.primes.len() * ((self.blocks() - 1) * self.body_bytes(&full) + self.body_bytes(&tail))
     }
 
-    /// Byte of the upload at which a ciphertext begins. The seed comes first.
+    /// Index of the byte of the upload at which a ciphertext begins. The seed of the upload comes first.
     pub(crate) fn upload_offset(&self, operand: usize, block: &Block, prime: usize) -> usize {
         // All blocks before this one are full.
         let before = self.primes.len() * block.index * self.body_bytes(&self.block(0));
@@ -140,7 +141,7 @@ impl Layout {
         SEED_BYTES + operands * self.operand_bytes()
     }
 
-    /// Bytes of the response for one prime of a block.
+    /// Bytes of the response to one block, for one plaintext prime.
     pub(crate) fn response_bytes(&self, block: &Block) -> usize {
         packed_bytes(self.set.degree(), &[self.c1_bits()]) + packed_bytes(block.slots, &[self.c0_bits()])
     }
@@ -158,8 +159,8 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// Every width, every number of operands, and vectors from one entry to 2^24: what the planner can choose.
-    /// Between two lengths of the list a plan has fewer slots than at the next power of two.
+    /// Every width, every number of operands, and vectors from one entry to 2^24: what the planner can choose. A plan
+    /// for a length between two of the list has fewer slots than a plan for the next power of two.
     #[test]
     fn a_million_messages_of_any_plan_stay_within_the_bound() {
         const MESSAGES: f64 = 1e6;
@@ -180,7 +181,7 @@ mod tests {
         assert!(MESSAGES / f64::from(plans) * sum <= (-42f64).exp2(), "2^{}", (sum / f64::from(plans)).log2());
     }
 
-    /// The bytes both ways of the example `he_costs` of `bench`.
+    /// The bytes both ways that the example `he_costs` of `bench` measures.
     #[test]
     fn hiding_costs_what_the_results_say() {
         for (len, width, operands, kilobytes) in

@@ -55,7 +55,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// The elements of this block.
+    /// The elements of `x` that belong to this block.
     fn slice<'a>(&self, x: &'a [u64]) -> &'a [u64] {
         &x[self.block.start..self.block.start + self.block.count]
     }
@@ -98,13 +98,13 @@ impl OlePlan {
         &self.layout.primes
     }
 
-    /// Ciphertexts of both messages.
+    /// Number of ciphertexts in either message.
     pub fn ciphertexts(&self) -> Ciphertexts {
         let down = self.layout.pieces();
         Ciphertexts { up: self.kind.operands() * down, down }
     }
 
-    /// The work of both parties.
+    /// The work of both parties on the products.
     pub fn work(&self) -> OleWork {
         let Ciphertexts { up, down } = self.ciphertexts();
         let coefficients = |count: usize| (count * self.set().degree() * self.set().primes().len()) as u64;
@@ -292,7 +292,7 @@ impl OlePlan {
         plaintext_ring(block.slots, &self.layout.primes)
     }
 
-    /// Ciphertexts of `operands` operands: operand after operand, block after block, prime after prime.
+    /// The ciphertexts of a message with `operands` operands. The outermost index first: operand, block, prime.
     fn pieces(&self, operands: usize) -> impl IndexedParallelIterator<Item = Piece> {
         (0..operands * self.layout.pieces()).into_par_iter().map(|index| self.piece(index))
     }
@@ -303,7 +303,8 @@ impl OlePlan {
         Piece { index, operand, block: self.layout.block(rest / primes), prime: rest % primes }
     }
 
-    /// `X = round(P x / 2^width)` modulo one plaintext prime. Slots without an element are zero.
+    /// `X = round(P x / 2^width)` modulo one plaintext prime, where P is the product of these primes. Slots without
+    /// an element are zero.
     fn lift(&self, ring: &Params, prime: usize, x: &[u64]) -> Zeroizing<Poly> {
         let lift = ring.lift(self.layout.width);
         let p = ring.limbs()[prime].modulus();
@@ -335,7 +336,8 @@ impl OlePlan {
         out
     }
 
-    /// `round(2^width z / P)` for values z that are given by their residues, in one vector for each block and prime.
+    /// `round(2^width z / P)` for the values z of all elements, where P is the product of the plaintext primes.
+    /// `shares` holds the residues of the values, a vector for each block and prime.
     fn scale_down(&self, shares: &[Zeroizing<Poly>]) -> Result<Vec<u64>, HeError> {
         let mut out = Vec::with_capacity(self.layout.len);
         for (index, residues) in shares.chunks_exact(self.layout.primes.len()).enumerate() {
@@ -353,7 +355,7 @@ impl OlePlan {
     }
 }
 
-/// The rounding that decryption does to every fraction, for [`crate::probe`].
+/// The rounding that decryption applies to every fraction, for [`crate::probe`].
 #[cfg(feature = "probe")]
 pub(crate) fn probe_rounding(params: &Params, fractions: &[u128], out: &mut [u64]) {
     // A plaintext prime of the largest size in use.

@@ -5,12 +5,12 @@ use crate::params::Params;
 use crate::poly::Poly;
 use crate::sampling::Expander;
 
-/// Scaling between `Z_t` and `Z_q`.
+/// The tables for scaling between `Z_t` and `Z_q`.
 pub(super) struct PrimeScale<'a> {
     pub(super) params: &'a Params,
     pub(super) t: Modulus,
     q_mod_t: u64,
-    /// Per limb `t^-1 mod p`.
+    /// For each limb, `t^-1 mod p` for its prime p.
     inverses: Vec<Shoup>,
 }
 
@@ -22,7 +22,8 @@ impl<'a> PrimeScale<'a> {
         Self { params, t: *t, q_mod_t, inverses }
     }
 
-    /// Residues of `round(q m / t)` for coefficients `m < t`, which are put at multiples of `stride`.
+    /// Residues of `round(q m / t)` for the coefficients `m < t` of `message`. They are put at the multiples of
+    /// `stride`.
     pub(super) fn up(&self, message: &[u64], stride: usize) -> Poly {
         let half = self.t.value() / 2;
         let mut poly = vec![0; self.params.words()];

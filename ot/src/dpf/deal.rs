@@ -16,8 +16,8 @@ use crate::ggm::half;
 use crate::hash::CALLS_PER_KEY;
 use crate::kernels::{Kernels, Permutation};
 
-/// Keys that are dealt under one public cipher key. They are fewer than the keys that two parties make under one,
-/// because the levels from the root on are hashed, too.
+/// Largest number of keys that are dealt under one public cipher key. It is smaller than [`GROUP`](super::GROUP), the
+/// number for keys that two parties make, because the levels from the root on are hashed, too.
 pub const DEALT_GROUP: usize = 32;
 
 // A tree has one unknown node on each level, and a leaf is hashed once for its words and once for each block of bits.
@@ -30,7 +30,7 @@ pub struct DealtKeys {
     hash: Permutation,
 }
 
-/// The root of a party's tree from two words that it drew. The lowest bit tells the parties apart.
+/// The root of a party's tree, made from two words that the party drew. The lowest bit tells the parties apart.
 fn root(role: Role, drawn: [u64; 2]) -> Block {
     Block([drawn[0] & !1 | u64::from(role == Role::Server), drawn[1]])
 }
@@ -94,8 +94,8 @@ impl DealtKeys {
         out
     }
 
-    /// A party's part: appends its key to `out`, from what it drew and from the corrections of the levels, of the
-    /// leaves' words (`last`, where words left out are zero) and of the leaves' bits.
+    /// A party's part: appends its key to `out`. The key is made from what the party drew and from the corrections of
+    /// the levels, of the leaves' words (`last`) and of the leaves' bits. Words that `last` leaves out are zero.
     pub fn append(
         &self,
         role: Role,
@@ -128,7 +128,7 @@ impl DealtKeys {
     }
 }
 
-/// Word `i` of a leaf of `words`.
+/// Word `i` of a leaf that has `words` words.
 fn lane(Block(halves): Block, words: usize, i: usize) -> u64 {
     if words == 2 { halves[i] } else { halves[i / 2] >> (32 * (i % 2)) & mask(32) }
 }

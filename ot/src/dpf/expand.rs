@@ -10,8 +10,8 @@ use crate::Block;
 use crate::kernels::Simd;
 use crate::kernels::{Kernels, Lane, Permutation, Words};
 
-/// A sum by exclusive-or of the bits of leaves, in words of 64 bits. Words beyond the blocks that leaves have are
-/// zero.
+/// A sum of the bits of leaves by exclusive-or, in words of 64 bits. Leaves may have fewer blocks than the words
+/// hold; the other words are then zero.
 pub type BitSum = [u64; MOST_BIT_BLOCKS * BLOCK_BITS / 64];
 
 /// Computes a party's shares from keys, one key after the other. It keeps its buffers between keys.
@@ -117,7 +117,7 @@ impl Expander {
     }
 
     /// Splits a key into the nodes of level [`DpfShape::top`], the corrections of the levels below, and the final
-    /// correction. The hash becomes that of the key.
+    /// correction. Afterwards the hash is the one under the key's cipher key.
     fn read<'k>(&mut self, key: &'k [u64]) -> (&'k [u64], &'k [u64], Block) {
         assert_eq!(key.len(), self.shape.key_words(), "a key");
         let (head, corrections) = key.split_at(self.shape.head());
@@ -148,7 +148,7 @@ mod tests {
         (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ i as u64
     }
 
-    /// Expands arbitrary words, which are as good as a key here.
+    /// Expands arbitrary words, which serve as well as a key, and compares parts of the leaves with all leaves.
     fn check<L: Lane + PartialEq + std::fmt::Debug>(depth: u32) {
         let shape = DpfShape::new(depth, L::WORDS, 32).expect("a shape");
         let key: Vec<u64> = (0..shape.key_words()).map(mix).collect();

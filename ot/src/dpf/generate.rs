@@ -45,20 +45,21 @@ struct Trees {
     heads: Vec<Block>,
     /// Rows of the corrections of the levels below.
     corrections: Vec<Block>,
-    /// Room for the rows of all nodes except the leaves. The nodes of the current level come first.
+    /// Memory for the rows of all nodes except the leaves. The nodes of the current level come first.
     nodes: Vec<Block>,
-    /// Sums over the current level: the exclusive-or of the hashes or, for leaves, the sums of their words.
+    /// For each tree, a sum over the current level: the exclusive-or of the hashes or, for leaves, the sums of their
+    /// words.
     sums: Vec<Block>,
-    /// Number of control bits set among the leaves.
+    /// For each tree, the number of leaves whose control bit is set.
     set: Vec<Block>,
-    /// Rows of the sums of the pads of leaves' bits.
+    /// For each block of the leaves' bits, a row of the sums of its pads.
     pads: Vec<Block>,
     /// This party's share of the corrections offered.
     offered: Vec<Block>,
 }
 
 impl Trees {
-    /// Room for rows of `row` blocks, under the cipher key `key`; sums are zero.
+    /// Makes room for rows of `row` blocks and sets the cipher key to `key`. All sums become zero.
     fn resize(&mut self, shape: DpfShape, key: Block, row: usize) {
         (self.key, self.row) = (key, row);
         let grown = (shape.depth - shape.top()) as usize;
@@ -76,7 +77,7 @@ impl Trees {
         Permutation::new(Kernels::Detected.simd(), self.key)
     }
 
-    /// Sums up the leaves: the children of the nodes, or the nodes themselves if no level is to grow.
+    /// Sums up the leaves. These are the children of the nodes, or the nodes themselves if no level is to grow.
     fn sum_leaves(&mut self, shape: DpfShape, size: usize, corrections: &[Block]) {
         let hash = self.hash();
         let Trees { row, nodes, sums, set, pads, .. } = self;
@@ -86,7 +87,7 @@ impl Trees {
     }
 }
 
-/// Clears the lowest bit of blocks of the direction in which the server is the OT sender.
+/// Clears the lowest bit of `block` if the server is the sender of the OT that the block comes from.
 fn cut(block: Block, sender: Role) -> Block {
     match sender {
         Role::Server => Block([block.0[0] & !1, block.0[1]]),
@@ -94,8 +95,8 @@ fn cut(block: Block, sender: Role) -> Block {
     }
 }
 
-/// A party's shares of the exclusive-or of both parties' choices times the common Delta, for the OTs `row`. `choices`
-/// are this party's choices.
+/// For each of the OTs `row`, a party's share of the common Delta times the exclusive-or of both parties' choices.
+/// `choices` are this party's choices.
 fn products(
     role: Role,
     (sender, chosen): (&SenderKeys, &ChosenKeys),
@@ -109,10 +110,10 @@ fn products(
 
 impl Generation {
     /// Starts from hidden indices, whose first `depth` places choose the leaf, the highest bit first. This spends the
-    /// OTs `top` in both directions, [`DpfShape::top_ots`] for every tree, grouped as those of `indices`. Their
-    /// choices are this party's shares of the unit vector of the first [`DpfShape::top`] bits, without its first
-    /// entry. Trees use `room` before they allocate memory. Errors: a wrong number of OTs in a direction, or indices
-    /// of fewer bits.
+    /// OTs `top` in both directions: [`DpfShape::top_ots`] for every tree, in the groups of `indices`. The choices of
+    /// these OTs are this party's shares of a unit vector without its first entry. The vector is that of the first
+    /// [`DpfShape::top`] bits of the index. Trees use `room` before they allocate memory. Errors: a wrong number of
+    /// OTs in a direction, or indices of fewer bits.
     pub fn new(
         shape: DpfShape,
         role: Role,
@@ -208,7 +209,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Every tree, as its group and its place in the group.
+    /// Every tree, as its group and its position in the group.
     fn each(&self) -> impl Iterator<Item = (&Trees, usize)> {
         self.groups
             .iter()
@@ -239,16 +240,16 @@ impl Generation {
         (sums, negative)
     }
 
-    /// As [`Generation::leaves`], for leaves of bits ([`DpfShape::of_bits`]): this party's shares, two words per
-    /// tree, of the words with which beta has to be combined by exclusive-or. The result is the final correction, as
-    /// there is no sign.
+    /// As [`Generation::leaves`], for leaves of bits ([`DpfShape::of_bits`]): this party's shares of a mask, two
+    /// words per tree. The exclusive-or of the mask and beta is the final correction, as there is no sign.
     pub fn xor_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown() && self.shape.xor, "all levels are grown, leaves are bits");
         self.each().flat_map(|(trees, e)| trees.sums[e].0).collect()
     }
 
-    /// As [`Generation::leaves`], for the bits of leaves: this party's shares, two words per tree and block, of the
-    /// words with which the bits of beta have to be combined by exclusive-or. Empty if leaves have no bits.
+    /// As [`Generation::leaves`], for the bits of leaves: this party's shares of a mask, two words per tree and
+    /// block. The exclusive-or of the mask and the bits of beta is the correction of the bits. Empty if leaves have
+    /// no bits.
     pub fn bit_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown(), "all levels are grown");
         let blocks = self.shape.bit_blocks;
@@ -259,9 +260,10 @@ impl Generation {
         out
     }
 
-    /// Returns the keys, [`DpfShape::key_words`] words each and each after a word of `heads`, and the memory of the
-    /// trees. `corrections` and `bits` are the final corrections that both parties have opened, of the leaves' words
-    /// and of their bits if they have some. Errors: a wrong number of corrections or heads.
+    /// Returns the keys and the memory of the trees. A key is one word of `heads`, followed by
+    /// [`DpfShape::key_words`] words. `corrections` are the final corrections of the leaves' words and `bits` those
+    /// of their bits, if they have some. Both parties have opened all of them. Errors: a wrong number of corrections
+    /// or heads.
     pub fn finish(self, heads: &[u64], corrections: &[u64], bits: &[u64]) -> Result<(Vec<u64>, Room), OtError> {
         const LAST: &str = "dpf/final correction";
         let shape = self.shape;

@@ -7,10 +7,11 @@
 //! **Source.** Two-party generation by expanding the whole tree (Doerner and shelat, CCS 2017), over the correlated
 //! tree of Guo et al. (Half-Tree, eprint 2022/1431, sections 4 and 5): the nodes of the two parties agree off the
 //! path to R and differ by Delta = Delta_server ^ Delta_client on it, and a child is `H(node)` or `H(node) ^ node`. A
-//! level's correction is then H-sums of both parties plus a share of alpha Delta, for the level's bit alpha of R, and
-//! random correlated OTs with random choices alpha_server and alpha_client *are* such shares: a level costs one block
-//! each way and one OT in each direction, whose Delta is the pool's. Delta needs lowest bit 1, to tell the parties'
-//! control bits apart, so the lowest bit is dropped in the direction where the server sends OTs.
+//! level's correction is then the sum of H over the nodes of both parties plus alpha Delta, where alpha is the
+//! level's bit of R. The parties need shares of alpha Delta, and random correlated OTs with random choices
+//! alpha_server and alpha_client *are* such shares: a level costs one block each way and one OT in each direction,
+//! whose Delta is the pool's. Delta needs lowest bit 1, to tell the parties' control bits apart, so the lowest bit is
+//! dropped in the direction where the server sends OTs.
 //!
 //! *Departure.* The first [`TOP`] levels are not grown. Let the parties hold XOR shares of the unit vector e of those
 //! bits of R ([`crate::index`]). Correlated OTs with its entries as choices are shares of e_i Delta, and those are
@@ -53,13 +54,13 @@ pub use shape::{BLOCK_BITS, DpfShape, GROUP, MOST_BIT_BLOCKS, TOP, level_bytes};
 
 use crate::Block;
 
-/// The term that is added to a leaf's node, so that the hash of the sum is the pad of block `block` of the leaf's
-/// bits. It is the preimage under sigma of a tweak other than 0, see [`crate::hash`].
+/// The term that selects the pad of block `block` of a leaf's bits: the pad is the hash of the leaf's node plus this
+/// term. The term is the preimage under sigma of a tweak other than 0, see [`crate::hash`].
 pub(crate) fn tweak(block: usize) -> Block {
     Block([0, 1 + block as u64])
 }
 
-/// The node that two words of a party's key hold.
+/// The node that two words of a party's key hold, the lower word first.
 fn block(words: &[u64]) -> Block {
     Block([words[0], words[1]])
 }

@@ -3,7 +3,7 @@
 use crate::OtError;
 use crate::hash::CALLS_PER_KEY;
 
-/// Keys whose trees are hashed under one public cipher key.
+/// Number of keys whose trees are hashed under one public cipher key.
 pub const GROUP: usize = 64;
 
 /// Number of levels that come from a unit vector, if the tree has at least as many levels.
@@ -19,7 +19,7 @@ pub const MOST_BIT_BLOCKS: usize = 2;
 // for each block of bits. These calls under one cipher key must stay within the bound of the hash.
 const _: () = assert!(GROUP * ((MOST_LEVELS - TOP + 1) as usize + MOST_BIT_BLOCKS) <= CALLS_PER_KEY);
 
-/// Bits of a block ([`DpfShape::with_bits`]).
+/// Number of bits of a block of a leaf ([`DpfShape::with_bits`]).
 pub const BLOCK_BITS: usize = 128;
 
 /// The shape of a tree and of its leaves.
@@ -105,12 +105,12 @@ impl DpfShape {
         1 << (self.depth - 1).max(self.top())
     }
 
-    /// Words of the final corrections.
+    /// Number of words of the final corrections of a tree.
     pub(super) fn last_words(&self) -> usize {
         2 + self.bit_words()
     }
 
-    /// Words of a leaf's bits.
+    /// Number of words of a leaf's bits.
     pub(super) fn bit_words(&self) -> usize {
         self.bit_blocks * (BLOCK_BITS / 64)
     }

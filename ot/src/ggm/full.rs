@@ -27,8 +27,8 @@ use crate::{Block, OtError};
 /// Bytes of a tag, and of the digest of all tags.
 const TAG_BYTES: usize = 32;
 
-/// Bytes of the corrections: both sums for every level but the first, whose sums are the base keys themselves; the
-/// sum of the tags of every tree; the digest. The number of trees does not matter.
+/// Bytes of the corrections: both sums for every level but the first, as the sums of that one are the base keys
+/// themselves; the sum of the tags of every tree; the digest. The number of trees does not matter.
 pub(crate) const CORRECTION_BYTES: usize = COUNT * 32 + TAG_BYTES;
 
 /// The tag of a leaf.
@@ -38,7 +38,7 @@ struct Tag([Block; 2]);
 impl DefaultIsZeroes for Tag {}
 
 impl Tag {
-    /// The tag of `leaf`, hashed in a domain of its own, which no level uses.
+    /// The tag of `leaf`. It is hashed in a domain that no level uses.
     fn new(key: &[u8; 32], tree: usize, leaf: Block) -> Self {
         Tag(children(key, tree, usize::from(u8::MAX), leaf))
     }
@@ -53,7 +53,8 @@ impl Tag {
         bytes
     }
 
-    /// Swaps two tags if `choice`. A choice that is the same for many pairs must make no branch around their loop.
+    /// Swaps two tags if `choice`. The same choice holds for many pairs, but the compiler must make no branch around
+    /// their loop.
     fn swap_if(a: &mut Tag, b: &mut Tag, choice: Choice) {
         let mask = spread(choice.unwrap_u8().into());
         for (a, b) in a.0.iter_mut().zip(&mut b.0) {
@@ -73,7 +74,7 @@ fn digest(key: &[u8; 32]) -> blake3::Hasher {
     hasher
 }
 
-/// The two children of `node`.
+/// The two children of `node`, which belongs to level `level` of tree `tree`.
 fn children(key: &[u8; 32], tree: usize, level: usize, node: Block) -> [Block; 2] {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(&node.to_bytes()).update(&[tree as u8, level as u8]);
@@ -117,9 +118,10 @@ pub(crate) fn build(key: &[u8; 32], k: usize, base: &[[Block; 2]]) -> (Vec<Block
     (leaves, corrections)
 }
 
-/// Rebuilds all trees around the holes `delta` from the base keys chosen by the *negated* bits of `delta`. Leaf x of
-/// tree j is at position `x ^ alpha_j` of run j. Position 0, the hole, holds zero. Errors: a wrong number of bytes,
-/// or `party`, who sent them, deviates. Only whether the check failed may depend on `delta`.
+/// Rebuilds all trees except the leaves at the positions that `delta` gives, their holes. `chosen` are the base keys
+/// for the *negated* bits of `delta`. Leaf x of tree j is at position `x ^ alpha_j` of run j. Position 0, the hole,
+/// holds zero. Errors: a wrong number of bytes, or `party`, who sent them, deviates. Only whether the check failed
+/// may depend on `delta`.
 pub(crate) fn open(
     (step, party): (&'static str, Role),
     key: &[u8; 32],
@@ -136,7 +138,8 @@ pub(crate) fn open(
     }
 }
 
-/// Rebuilds the leaves, and the digest of all tags. Errors: a wrong number of bytes.
+/// Rebuilds the leaves as [`open`] does, but returns the digest of all tags unchecked. Errors: a wrong number of
+/// bytes.
 pub(crate) fn rebuild(
     step: &'static str,
     key: &[u8; 32],

@@ -12,17 +12,19 @@
 use super::levels;
 use crate::Block;
 
-/// All bits but the lowest, which will hold the choice.
+/// All bits but the lowest, in which a leaf will hold the choice.
 const EVEN: Block = Block([u64::MAX - 1, u64::MAX]);
 const ALL: Block = Block([u64::MAX; 2]);
 
-/// The bits of its blocks that level `l + 1` of `depth` keeps: the last level loses the lowest bit.
+/// Mask of the bits that the blocks of level `l + 1` keep, in a tree of `depth` levels. The last level loses the
+/// lowest bit.
 #[inline(always)]
 fn kept(l: usize, depth: usize) -> Block {
     if l + 1 == depth { EVEN } else { ALL }
 }
 
-/// The children of a node with the hash `hash`; a correction is added to the hash beforehand.
+/// The children of a node with the hash `hash`. A correction, if there is one, must have been added to the hash
+/// before.
 #[inline(always)]
 pub(crate) fn children(node: Block, hash: Block) -> [Block; 2] {
     [hash, hash ^ node]

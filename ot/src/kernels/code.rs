@@ -12,7 +12,7 @@ pub(crate) const TABLE: usize = 1 << 16;
 /// (Yang, Weng, Lan, Zhang and Wang, <https://eprint.iacr.org/2020/924>, section 5.1).
 pub(crate) const CODE_WEIGHT: usize = 10;
 
-/// Outputs whose indices are drawn at once, as whole blocks.
+/// Number of outputs whose indices are drawn at once. Their indices fill whole blocks.
 const GROUP: usize = 8;
 
 /// Adds to `out[i]` its [`CODE_WEIGHT`] entries of `table`. The stream of `prg` at `place` holds the indices, which

@@ -19,7 +19,7 @@ fn shifted(x: Block) -> Block {
     Block([x.0[0] << 1 ^ (x.0[1] >> 63).wrapping_neg() & 0x87, x.0[1] << 1 | x.0[0] >> 63])
 }
 
-/// The bits of every byte, each in a byte of its own.
+/// For every byte, its bits, each in a byte of its own.
 static SPREAD: [u64; 256] = {
     let mut spread = [0; 256];
     let mut i = 0;
@@ -30,7 +30,7 @@ static SPREAD: [u64; 256] = {
     spread
 };
 
-/// Blocks whose sums are made together.
+/// Number of blocks whose products are summed together.
 const GROUP: usize = 4;
 
 /// `sums[c] ^= sum_i coefficients[i] data[c n + i]` for n coefficients.

@@ -20,7 +20,8 @@ pub trait Lane: Copy + Default + Send + Sync + 'static {
     /// Number of words of a leaf.
     const WORDS: usize;
 
-    /// `out` as the place for shares of leaves, which are multiplied by -1 if `sign` is all ones, otherwise by 1.
+    /// The place `out` for shares of leaves. Shares are multiplied by -1 if `sign` is all ones, and by 1 if it is
+    /// zero.
     #[doc(hidden)]
     fn words(out: &mut [Self], sign: u64) -> Words<'_>;
 }
@@ -41,19 +42,20 @@ impl Lane for u32 {
     }
 }
 
-/// Where the words of leaves go, and how they are corrected.
+/// Where the words of leaves go, and how a pad becomes the words of a leaf.
 #[doc(hidden)]
 pub enum Words<'a> {
-    /// Two words, each (pad + correction where the control bit is set) XOR sign, minus sign.
+    /// Two words per leaf. A word is the pad, plus the correction if the control bit is set, then XOR sign, minus
+    /// sign.
     Two(&'a mut [u64], u64),
-    /// As [`Words::Two`] in four words. Both halves of the sign are alike.
+    /// As [`Words::Two`], with four words per leaf. Both halves of the sign are alike.
     Four(&'a mut [u32], u64),
-    /// pad XOR correction where the control bit is set.
+    /// Two words per leaf. A word is the pad, XOR the correction if the control bit is set.
     Xor(&'a mut [u64]),
 }
 
 impl Words<'_> {
-    /// The words from the leaves' nodes, their hashes and the last correction.
+    /// Writes the words of leaves, from the leaves' nodes, their hashes `pads` and the last correction.
     #[inline(always)]
     pub(super) fn correct(self, pads: &[Block], nodes: &[Block], last: Block) {
         let leaves = pads.iter().zip(nodes).map(|(pad, node)| (*pad, last.times(node.lsb())));
@@ -94,7 +96,7 @@ pub(crate) struct LeafRows<'a> {
     pub(crate) pads: &'a mut [Block],
 }
 
-/// Adds blocks word by word: two words of 64 bits, four of 32 bits, or bit by bit if `lanes` is 0.
+/// Adds two blocks. They are two words of 64 bits or four of 32 bits, as `lanes` says, or bits if `lanes` is 0.
 #[inline(always)]
 fn add_words(x: Block, by: Block, lanes: usize) -> Block {
     match lanes {
@@ -109,7 +111,7 @@ fn add_words(x: Block, by: Block, lanes: usize) -> Block {
 }
 
 /// The words of all leaves. The first of the two buffers `nodes` holds the `size` nodes to begin with. Each of the
-/// `corrections`, two words long, makes a level, and `last` corrects the leaves.
+/// `corrections`, two words long, is that of one further level, and `last` corrects the leaves.
 pub(super) fn expand(
     nodes: [&mut [Block]; 2],
     mut size: usize,
@@ -168,8 +170,9 @@ pub(super) fn grow_rows(
     }
 }
 
-/// Adds all leaves of a group of trees to `sums`: the children of the rows `nodes`, which are corrected as each tree
-/// says, or these rows themselves if there are no corrections. Hashes have `lanes` words, as [`add_words`] says.
+/// Adds all leaves of a group of trees to `sums`. The leaves are the children of the rows `nodes`, or these rows
+/// themselves if there are no corrections. Each tree has its own correction. Hashes have `lanes` words, as
+/// [`add_words`] says.
 pub(super) fn leaf_rows(
     nodes: &[Block],
     corrections: &[Block],
@@ -227,7 +230,7 @@ mod tests {
         Block::from((i as u128 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835))
     }
 
-    /// A permutation with every set of kernels, and the portable one.
+    /// A permutation with every set of kernels, and the same permutation with the portable one.
     fn all() -> (impl Iterator<Item = Permutation>, Permutation) {
         (kernels::all().map(|simd| Permutation::new(simd, mix(5))), Permutation::new(None, mix(5)))
     }

@@ -19,8 +19,8 @@ macro_rules! keyed_kernels {
             /// `out[i] = H(nodes[i])`, the hash of [`crate::ggm::half`], for as many nodes.
             tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]);
             /// The words of all leaves of a point function. The first of the two buffers `nodes` holds the `size`
-            /// nodes to begin with. Each of the `corrections`, two words long, makes a level, and `last` corrects the
-            /// leaves. Both buffers have room for every leaf.
+            /// nodes to begin with. Each of the `corrections`, two words long, is that of one further level, and
+            /// `last` corrects the leaves. Both buffers have room for every leaf.
             expand(
                 pi: &Key, nodes: [&mut [Block]; 2], size: usize, corrections: &[u64], last: Block, out: Words<'_>
             );
@@ -30,9 +30,9 @@ macro_rules! keyed_kernels {
             /// Adds the leaves of a group of point functions to `sums`: the children of the rows `nodes`, or these
             /// rows if there are no corrections. Hashes have `lanes` words, 2 or 4, or are bits if it is 0.
             leaf_rows(pi: &Key, nodes: &[Block], corrections: &[Block], lanes: usize, sums: &mut LeafRows<'_>);
-            /// The exclusive-or of the bits of leaves in the block that `tweak` selects, over the leaves before
-            /// `split` and over the others. A leaf's bits are the hash of `node ^ tweak`, with `correction` added
-            /// where the control bit is set.
+            /// The exclusive-or of one block of the leaves' bits, over the leaves before `split` and over the others.
+            /// `tweak` says which block: a leaf's bits are the hash of `node ^ tweak`, with `correction` added where
+            /// the control bit is set.
             bit_sums(pi: &Key, tweak: Block, correction: Block, nodes: &[Block], split: usize) -> [Block; 2];
             /// [`crate::ggm::half::grow`] with the hash under this key.
             grow(pi: &Key, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
@@ -93,7 +93,7 @@ pub(crate) use code::TABLE;
 pub use leaves::Lane;
 pub(crate) use leaves::{LeafRows, Words};
 
-/// Blocks of the shortest run of a row, see [`Permutation::grow_rows`].
+/// Number of blocks of the shortest run of a row, see [`Permutation::grow_rows`].
 pub(crate) const RUN: usize = 8;
 
 pub(crate) use permutation::{Permutation, Prgs};
@@ -127,7 +127,7 @@ pub(crate) fn transpose(simd: Option<Simd>, rows: &mut [Block; BATCH]) {
     }
 }
 
-/// The code that computes. The results are the same to the bit.
+/// The code that computes. All of it gives the same results to the bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kernels {
     /// The fastest kernels that [`waggle_bits::cpu::Cpu::get`] allows.

@@ -10,7 +10,7 @@ use crate::Block;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Simd {}
 
-/// Methods of a type without values.
+/// Methods of a type without values. None of them can be called.
 macro_rules! absent {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => {
         $($(#[$doc])*

@@ -18,7 +18,7 @@ pub(crate) enum Permutation {
     Simd(Simd, Key),
 }
 
-/// Methods by kernels, or by their portable references.
+/// Methods that call a kernel, or its portable reference.
 macro_rules! forward {
     ($($(#[$doc:meta])* $name:ident(pi: &Key $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)*) => {$(
         $(#[$doc])*
@@ -32,7 +32,7 @@ macro_rules! forward {
 }
 
 impl Permutation {
-    /// AES under `key`, on the kernels given.
+    /// AES under `key`, on the kernels that `simd` permits or by portable code.
     pub(crate) fn new(simd: Option<Simd>, key: Block) -> Self {
         match simd {
             Some(simd) => Permutation::Simd(simd, simd.expand_key(key)),
@@ -83,7 +83,8 @@ impl Prgs {
         }
     }
 
-    /// The receiver's planes of one batch from the counter `first` on, into `rows`, and its message.
+    /// Writes the receiver's planes of one batch to `rows` and its message to `message`. The PRGs begin at the
+    /// counter `first`.
     pub(crate) fn receive_batch(&self, shape: &Shape, first: u64, rows: &mut [Block; BATCH], message: &mut [u8]) {
         match self {
             Prgs::Portable(prgs) => {
@@ -94,7 +95,7 @@ impl Prgs {
         }
     }
 
-    /// The sender's planes of one batch from the receiver's message.
+    /// Writes the sender's planes of one batch to `rows`, from the receiver's `message`.
     pub(crate) fn send_batch(
         &self,
         shape: &Shape,

@@ -1,11 +1,12 @@
-//! The bit planes of SoftSpoken OT: sums of the leaves of a run, expanded by a PRG that the caller passes in.
+//! The bit planes of SoftSpoken OT: sums of the leaves of a run. The PRG that expands the leaves is passed in by the
+//! caller.
 //!
 //! [`crate::softspoken`] defines u, v, w and d.
 
 use super::transpose::{BATCH, TILES};
 use crate::Block;
 
-/// The leaves of a batch.
+/// The runs that the leaves of a batch form: `2^k` leaves per run, all of them known or all but one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Bits of the small field: 2, 4 or 8.
@@ -64,7 +65,7 @@ pub(crate) fn send_batch(
     rows[..TILES].fill(Block::ZERO);
 }
 
-/// The bit planes of one batch; `each(j, u_j, planes of j)` may adjust them.
+/// Makes the bit planes of one batch. `each(j, u_j, planes of j)` is called for every j and may change the planes.
 #[inline(always)]
 fn planes(
     shape: &Shape,
@@ -89,8 +90,8 @@ fn planes(
     }
 }
 
-/// Expands one run of leaves and folds it. Plane b of `planes` becomes the sum of all leaves with bit b set, and the
-/// sum of all leaves is returned. Groups of `G` leaves are halved level by level, and higher bits select whole
+/// Expands one run of leaves and sums it up. Plane b of `planes` becomes the sum of all leaves with bit b set, and
+/// the sum of all leaves is returned. Groups of `G` leaves are halved level by level, and higher bits select whole
 /// groups.
 ///
 /// The sums over a punctured run are right for the planes (leaf 0 is in none), not for the total.

@@ -9,7 +9,7 @@ use super::transpose::TILES;
 use crate::Block;
 use crate::ggm::half;
 
-/// Blocks per call of the cipher; a multiple of the eight that AES-NI keeps in flight.
+/// Number of blocks per call of the cipher. It is a multiple of the eight that AES-NI keeps in flight.
 const BATCH: usize = 16;
 
 /// The cipher under `key`.

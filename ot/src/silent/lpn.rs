@@ -3,8 +3,8 @@
 use crate::check::MASKS;
 use crate::kernels::TABLE;
 
-/// An instance of LPN with regular noise: `trees` blocks of `2^depth` samples, each with one error, of a secret of
-/// dimension `dimension`.
+/// An instance of LPN with regular noise: samples of a secret of dimension `dimension`, in `trees` blocks of
+/// `2^depth` samples with one error in each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lpn {
     pub(crate) dimension: usize,
@@ -34,7 +34,7 @@ const ESTIMATES: [(Lpn, u32); 14] = [
     (Lpn { dimension: 124_000, depth: 11, trees: 4971 }, 92),
 ];
 
-/// Least security of a set in use.
+/// Fewest bits of security that the set in use must have.
 const LEAST_BITS: u32 = 128;
 
 /// The set in use: the largest table whose indices take 16 bits and which a second-level cache holds. A larger one
@@ -66,7 +66,8 @@ impl Lpn {
         1 << self.depth
     }
 
-    /// Correlated OTs that a round spends: the table, one per level of every tree, and the masks of a check.
+    /// Correlated OTs that a round spends: those of the table, one for each level of every tree, and the masks of a
+    /// check.
     pub(crate) const fn spent(self) -> usize {
         self.dimension + self.trees * self.depth + MASKS
     }

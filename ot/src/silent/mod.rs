@@ -1,7 +1,8 @@
 //! Silent OT: Ferret (Yang, Weng, Lan, Zhang and Wang, <https://eprint.iacr.org/2020/924>), with regular noise and
 //! half trees.
 //!
-//! A round stretches k + t d correlated OTs into N = t 2^d:
+//! A round stretches k + t d correlated OTs into N = t 2^d. Here k is the size of a table, and t is the number of
+//! trees, each of d levels:
 //! 1. Per tree, d of them carry the sums of a [half tree](crate::ggm::half) of the sender to the receiver, who learns
 //!    all leaves but one. The sides that the receiver needs are its choice bits as they are, which are uniform, so
 //!    nothing has to be derandomised and all trees together are one flow. Leaves are correlated OTs whose choice bits
@@ -51,20 +52,20 @@ const CHECK_BYTES: [usize; 2] = [16, 32];
 /// The extension that serves small needs and the first round.
 pub(crate) const BOOTSTRAP: SoftSpoken = SoftSpoken::K4;
 
-/// Most OTs that a pool makes by SoftSpoken alone. They send about as many bytes as a first round.
+/// Most OTs that a pool makes by SoftSpoken OT alone. These OTs take about as many bytes as a first round.
 const MOST_DIRECT: usize = 1 << 17;
 
-/// Trees per message, so that the receiver works while the sender prepares the next message. The sender combines its
-/// leaves after the message, when they are in its second-level cache beside the table.
+/// Number of trees per message, so that the receiver works while the sender prepares the next message. The sender
+/// combines the leaves of a message after sending it. They are then in its second-level cache, beside the table.
 const MESSAGE_TREES: usize = 64;
 
 const LEAVES: usize = LPN.leaves();
 const DEPTH: usize = LPN.depth;
 
-/// OTs that a round keeps for the next round, which spends a few less.
+/// OTs that a round keeps back for the next round. They are whole trees, so the next round spends a few less.
 const KEPT: usize = LPN.kept_trees() * LEAVES;
 
-/// OTs of the extension before the first round.
+/// Number of OTs that SoftSpoken OT makes before the first round.
 const FIRST: usize = softspoken::extend_amount(KEPT);
 
 /// OTs that an extension makes when `made` were made before and `n` are needed: a few by SoftSpoken, or whole rounds.
@@ -78,7 +79,7 @@ fn is_direct(made: u64, n: usize) -> bool {
     made + n as u64 <= MOST_DIRECT as u64
 }
 
-/// Whether all extensions after `made` OTs are alike: by LPN, and not the first one.
+/// Whether all extensions after `made` OTs are alike: they are made in rounds, and the first round is over.
 pub(crate) fn is_steady(made: u64) -> bool {
     made > MOST_DIRECT as u64
 }
@@ -150,9 +151,9 @@ impl Kept {
         Kept { now: Zeroizing::new(Vec::new()), next: Zeroizing::new(Vec::new()), rounds: 0, made: 0 }
     }
 
-    /// Makes `out.len()` OTs over `ch`, by `direct` or in rounds. `direct` also fills the first reserve. In a round,
-    /// `part(ch, round, reserve, trees)` is called for some trees after the other. Returns the masks for the check of
-    /// the rounds, or `None` if there were no rounds.
+    /// Makes `out.len()` OTs over `ch`, by `direct` or in rounds. `direct` also makes the OTs that the first round
+    /// spends. A round takes its trees a message at a time and calls `part(ch, round, reserve, trees)` for each
+    /// message. Returns the masks for the check of the rounds, or `None` if there were no rounds.
     fn extend(
         &mut self,
         ch: &mut Channel,
@@ -213,7 +214,8 @@ struct Tree<'a> {
     leaves: &'a mut [Block],
 }
 
-/// The coefficients of a message of trees: one for every leaf of a tree, and one for every tree.
+/// The coefficients of the check for a message of trees: one for every leaf position, which all trees share, and one
+/// for every tree.
 struct Coefficients {
     leaves: [Block; LEAVES],
     trees: Vec<Block>,
@@ -227,7 +229,7 @@ impl Coefficients {
         Coefficients { leaves, trees: of_trees }
     }
 
-    /// The combination of the leaves of a tree.
+    /// The combination of the leaves of a tree, with a coefficient for each leaf position.
     fn tree(&self, simd: Option<Simd>, leaves: &[Block]) -> Block {
         let mut sum = [Block::ZERO];
         combine(simd, &self.leaves, leaves, &mut sum);
@@ -399,18 +401,18 @@ mod tests {
         (sender, SilentReceiver::new(receiver, public(), check))
     }
 
-    /// A sum that a sender gets wrong.
+    /// Which sum a sender gets wrong, and whether it guesses.
     #[derive(Clone, Copy, Debug)]
     struct Wrong {
         round: u64,
         tree: usize,
         level: usize,
-        /// `Some` if the sender answers as it has to if the noise is at this leaf or its sibling. The level is then
-        /// the last one.
+        /// `Some` if the sender answers as it would have to if the noise were at this leaf or its sibling. The level
+        /// is then the last one.
         guess: Option<usize>,
     }
 
-    /// [`SilentSender::extend`], with something wrong.
+    /// [`SilentSender::extend`] of a sender that gets one sum wrong.
     fn extend_wrongly(
         sender: &mut SilentSender,
         ch: &mut Channel,
@@ -449,8 +451,8 @@ mod tests {
         answer(ch, check, sum, &masks.expect("rounds"), *delta)
     }
 
-    /// The outcome at the receiver of `honest` rounds and then an extension by `rounds` rounds with something wrong.
-    /// Checks that the OTs that the receiver accepts are right.
+    /// The outcome at the receiver of `honest` rounds and then an extension by `rounds` rounds, in which the sender
+    /// gets one sum wrong. Checks that the OTs that the receiver accepts are right.
     fn outcome(
         seed: u64,
         honest: usize,
@@ -499,8 +501,8 @@ mod tests {
         }
     }
 
-    /// A sender that gets the last sum of a tree wrong passes if it guessed eight bits of the place of the noise, and
-    /// with no other guess.
+    /// A sender that gets the last sum of a tree wrong passes exactly if it guessed eight bits of the place of the
+    /// noise right.
     #[test]
     fn a_sender_passes_with_the_right_guess_alone() {
         for (case, off) in [0, LEAVES / 2, 1, 2, 128, 255].into_iter().enumerate() {

@@ -5,7 +5,7 @@ use super::*;
 use crate::ntt::backend::{TILES, exact_terms};
 
 impl FloatNtt {
-    /// T tiles; V vectors at a time, of which there is an even number.
+    /// Adds the products with T tiles of weights, V vectors of coefficients at a time. The number of vectors is even.
     ///
     /// With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`,
     /// `l = a0 w0` and `m = (a0 + a1) (w0 + w1)` (Karatsuba). Halves are at most `2^(s-1)`, so [`exact_terms`] of

@@ -8,26 +8,26 @@
 use super::*;
 use crate::ntt::backend::{LANES, TILES, exact_terms, transform_tiles};
 
-/// Terms whose halves are in memory at a time. The halves take 24 KiB.
+/// Number of terms whose halves are in memory at a time. The halves take 24 KiB.
 const CHUNK: usize = 128;
-/// Unit of what is carried out of accumulators of wide moduli.
+/// The unit in which accumulators carry, if the modulus is wide.
 const CARRY: f64 = (1u64 << 26) as f64;
 
-/// The halves of one vector of coefficients.
+/// For each part of [`Halves::split`] and each term, that part of one vector of eight coefficients.
 #[repr(align(64))]
 struct Scratch([[[f64; LANES]; CHUNK]; PARTS]);
 
-/// Both halves of vectors of eight numbers, per tile.
+/// For each tile, one vector of eight numbers. It takes two registers.
 type Sums<const T: usize> = [[__m256d; 2]; T];
 
-/// Constants of a product of matrices, besides its operands.
+/// What a product of matrices needs besides its operands.
 struct Constants {
     prime: Prime,
     /// `2^s` and `4^s`.
     units: [Root; 2],
-    /// `2^26` times 1, `2^s` and `4^s`.
+    /// `2^26`, `2^26 2^s` and `2^26 4^s`.
     carries: [Root; 3],
-    /// Terms that accumulators add up exactly.
+    /// Number of terms that accumulators add up exactly.
     exact: usize,
 }
 
@@ -39,11 +39,11 @@ fn store_doubles(to: &mut [f64], x: __m256d) {
     unsafe { _mm256_storeu_pd(to.as_mut_ptr(), x) }
 }
 
-/// Accumulators after some terms, and the sums of what was carried out of the accumulators.
+/// Two sums: accumulators after some terms, and what they have carried.
 type Totals<const T: usize> = [Sums<T>; 2];
 
-/// One of the three real products, of part P: eight coefficients by the tiles from FIRST on, U terms at a time for as
-/// many additions to be under way.
+/// One of the three products of halves, that of part P of [`Halves::split`]: eight coefficients by T tiles, from tile
+/// FIRST on. It takes U terms at a time, so that more additions are under way.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn part<const T: usize, const FIRST: usize, const P: usize, const U: usize>(
@@ -76,7 +76,8 @@ fn part<const T: usize, const FIRST: usize, const P: usize, const U: usize>(
     sums
 }
 
-/// [`part`] of all terms. For wide moduli what is above `2^26` moves to the second result after every `exact` terms.
+/// [`part`] for all terms. If the modulus is wide, accumulators carry after every `exact` terms: what is above `2^26`
+/// moves to the second result.
 ///
 /// Halves of one sign are at most `2^24` and sums of both `2^25 - 1`: a residue whose upper half is `2^24` is at most
 /// `2^49`, so its lower half is not positive. Hence eight products stay below `2^53 - 2^28`, and with the
@@ -146,7 +147,8 @@ fn columns<const WIDE: bool, const T: usize, const FIRST: usize, const U: usize>
 }
 
 impl Float256Ntt {
-    /// [`NttBackend::weigh`]: per term the low halves of all tiles, the high ones, their sums.
+    /// [`NttBackend::weigh`]. For each term these are the lower halves for all tiles, then the upper halves, then the
+    /// sums of both.
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn weigh_tiles(&self, signed: &[i64], polys: &mut [u64], out: &mut [u64], pitch: usize) {
         let points = polys.len() / TILES;
@@ -212,7 +214,8 @@ impl Float256Ntt {
         }
     }
 
-    /// As many tiles as `sums` has, in halves of nearly equal size.
+    /// Adds the products for the tiles that `sums` has. More than four tiles are taken in two groups of nearly equal
+    /// size.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn tiles(

@@ -1,6 +1,6 @@
-//! The layers. A pass goes over a group once and takes one, two or three layers of it. The last six layers, those of
-//! blocks of 64 coefficients, are three passes of two over a few blocks at a time, because the chain of a product is
-//! longer than what a processor looks ahead.
+//! The layers. A pass goes over a group once and computes one, two or three layers of it. The last six layers, those
+//! of blocks of 64 coefficients, are three passes of two over a few blocks at a time, because the chain of a product
+//! is longer than what a processor looks ahead.
 //!
 //! ```text
 //! a pass of two layers, parts p0..p3 of a group          the last two layers of 16 coefficients
@@ -20,7 +20,7 @@ use crate::ntt::driver::parts;
 /// Coefficients of a block: its six layers are taken together.
 const BLOCK: usize = 64;
 
-/// Layers of the passes before the blocks.
+/// For each pass before the blocks, the number of its layers.
 fn passes(n: usize) -> &'static [u32] {
     const PASSES: [&[u32]; 9] = [&[], &[1], &[2], &[3], &[2, 2], &[2, 3], &[3, 3], &[2, 2, 3], &[2, 3, 3]];
     PASSES[(n / BLOCK).trailing_zeros() as usize]
@@ -42,7 +42,7 @@ enum End {
     Scale,
 }
 
-/// The forms of numbers that a pass loads and stores: unchanged doubles, unless the constants say otherwise.
+/// In what form a pass loads and stores numbers. They are unchanged doubles, unless the constants say otherwise.
 trait Pass {
     /// Whether the pass loads words below p.
     const WORDS: bool = false;
@@ -51,9 +51,9 @@ trait Pass {
     const END: End = End::Keep;
 }
 
-/// The passes for narrow and for wide moduli. In forward order these are: the first pass, on words; passes between;
-/// the first pass of blocks; the last pass, to residues. In inverse order: the first pass, on words; passes between;
-/// the last.
+/// The passes for narrow and for wide moduli. Forward, there are four kinds of passes: the first one, which loads
+/// words; those between; the first one of blocks; and the last one, which stores residues. Inverse, there are three:
+/// the first one, which loads words; those between; and the last one.
 macro_rules! kinds {
     ($($name:ident { $($constant:ident = $value:expr),* })*) => {$(
         struct $name;
@@ -77,7 +77,7 @@ kinds! {
     WideLast { CENTRED = true, END = End::Scale }
 }
 
-/// A value as a pass takes it.
+/// Brings a loaded value into the form in which a pass computes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn take<P: Pass>(prime: Prime, mut x: __m256d) -> __m256d {
@@ -87,7 +87,7 @@ fn take<P: Pass>(prime: Prime, mut x: __m256d) -> __m256d {
     if P::CENTRED { centre(prime, x) } else { x }
 }
 
-/// Products of two values, each by its own root. The instructions of both are interleaved.
+/// Two products at once: `v[0]` by the root w and `v[1]` by the root x. Their instructions are interleaved.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn multiply2(prime: Prime, v: [__m256d; 2], w: Root, x: Root) -> [__m256d; 2] {
@@ -98,7 +98,8 @@ fn multiply2(prime: Prime, v: [__m256d; 2], w: Root, x: Root) -> [__m256d; 2] {
     [_mm256_add_pd(r[0], l[0]), _mm256_add_pd(r[1], l[1])]
 }
 
-/// A layer between the vectors u and v, twice: `(u + v w, u - v w)`, inverse `(u + v, (u - v) w)`.
+/// A layer between the vectors u and v, for two pairs of them: `(u + v w, u - v w)`, or `(u + v, (u - v) w)` if
+/// INVERSE.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn layer<const INVERSE: bool>(prime: Prime, u: [__m256d; 2], v: [__m256d; 2], w: Root, x: Root) -> [[__m256d; 2]; 2] {
@@ -123,8 +124,8 @@ fn layers4<const INVERSE: bool>(prime: Prime, v: [__m256d; 4], [w0, w1, w2]: [Ro
     if INVERSE { wide(near(v)) } else { near(wide(v)) }
 }
 
-/// Three layers over eight vectors, from the root at index `at` on. Roots are loaded where they are used: sixteen
-/// registers hold no more.
+/// Three layers over eight vectors. The root of the first layer is at index `at` of `tree`. Roots are loaded only
+/// where they are used, because the sixteen registers hold no more.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn layers8<const INVERSE: bool>(prime: Prime, v: [__m256d; 8], tree: &[[f64; 2]], at: usize) -> [__m256d; 8] {
@@ -160,7 +161,7 @@ macro_rules! each {
     }};
 }
 
-/// The results of a pass in the form in which it leaves them.
+/// Brings the results of a pass into the form that it stores.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn leave<P: Pass, const V: usize>(prime: Prime, mut v: [__m256d; V], scale: Root) -> [__m256d; V] {
@@ -182,7 +183,7 @@ fn leave<P: Pass, const V: usize>(prime: Prime, mut v: [__m256d; V], scale: Root
     }
 }
 
-/// The transform of one direction.
+/// The tables of the transforms in one direction.
 struct Layers<'a, const INVERSE: bool> {
     prime: Prime,
     roots: &'a Roots,
@@ -200,7 +201,7 @@ impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
         Layers { prime: ntt.prime(), roots, scale: splat(ntt.n_inverse) }
     }
 
-    /// A pass of the layers that `layers` takes over a vector of each of V parts of `group`.
+    /// A pass over `group`, which is cut into V parts. `layers` computes the layers on one vector of each part.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn over<P: Pass, const V: usize>(&self, group: &mut [u64], layers: impl Fn([__m256d; V]) -> [__m256d; V]) {
@@ -217,7 +218,7 @@ impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
         }
     }
 
-    /// A pass of `layers` layers over the group at index `at`.
+    /// A pass of `layers` layers over one group. The root of its first layer is at index `at` of the tree.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn pass<P: Pass>(&self, group: &mut [u64], at: usize, layers: u32) {
@@ -236,7 +237,8 @@ impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
         }
     }
 
-    /// The two layers within every 16 coefficients of blocks, the first at index `at`.
+    /// The last two layers, within every 16 coefficients of blocks. The root of the first block is at index
+    /// `at` of the tree.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn lanes<P: Pass>(&self, data: &mut [u64], at: usize) {
@@ -256,7 +258,8 @@ impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
         }
     }
 
-    /// Two layers of all groups of `size` coefficients of blocks, the first block at index `at`.
+    /// Two layers of all groups of `size` coefficients in blocks. The root of the first block is at index `at` of the
+    /// tree.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn groups<P: Pass>(&self, data: &mut [u64], size: usize, at: usize) {
@@ -267,7 +270,8 @@ impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
 }
 
 impl Forward<'_> {
-    /// The layers of blocks, the first at index `at`: F is the first pass, E the last.
+    /// All layers of blocks. The root of the first block is at index `at` of the tree. F is the first pass, E the
+    /// last.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn blocks<F: Pass, E: Pass>(&self, data: &mut [u64], at: usize) {
@@ -276,7 +280,7 @@ impl Forward<'_> {
         self.lanes::<E>(data, at);
     }
 
-    /// The layers from the one with `start` groups on: F is the first pass, B the first pass of blocks, E the last
+    /// The layers from the one with `start` groups on. F is the first pass, B the first pass of blocks, E the last
     /// pass. The length of `data` is the degree of the subring.
     #[target_feature(enable = "avx2,fma")]
     fn run<F: Pass, B: Pass, E: Pass>(&self, data: &mut [u64], start: usize) {
@@ -306,7 +310,7 @@ impl Forward<'_> {
 }
 
 impl Inverse<'_> {
-    /// All layers: F is the first pass, M the passes between, L the last pass.
+    /// All layers. F is the first pass, M the passes between, L the last pass.
     #[target_feature(enable = "avx2,fma")]
     fn run<F: Pass, M: Pass, L: Pass>(&self, data: &mut [u64]) {
         let n = data.len();
@@ -371,8 +375,8 @@ impl Float256Ntt {
         }
     }
 
-    /// Writes the given coefficients, centred, as the layers that only copy leave them. Returns the number of groups
-    /// of the next layer.
+    /// Centres the given coefficients and writes them as if the layers that only copy had been computed. Returns the
+    /// number of groups of the next layer.
     #[target_feature(enable = "avx2,fma")]
     fn spread(&self, out: &mut [u64], signed: &[i64]) -> usize {
         let (n, prime) = (out.len(), self.prime());

@@ -10,7 +10,7 @@ use crate::ntt::backend::TILES;
 const NEAR: usize = 256;
 
 impl IfmaNtt {
-    /// T tiles; V vectors at a time, of which there is an even number.
+    /// Adds the products with T tiles of weights, V vectors of coefficients at a time. The number of vectors is even.
     #[target_feature(enable = "avx512f,avx512ifma")]
     pub(super) fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let (a, w, sums) = (a.as_chunks::<LANES>().0, w.as_chunks::<TILES>().0, sums.as_chunks_mut::<LANES>().0);

@@ -9,7 +9,7 @@ use super::lanes::Wide;
 use crate::Block;
 
 /// Vectors of one block for the instructions `$features`. The module that uses the macro must have functions
-/// `xor_where`, `cut` and `sigma`, which are the methods of [`Wide`] in these instructions.
+/// `xor_where`, `cut` and `sigma`. They are the methods of [`Wide`] with these names, in these instructions.
 macro_rules! one_block {
     ($features:literal) => {
         /// One block. A value proves the features.

@@ -54,7 +54,7 @@ pub(super) fn encrypt(key: &Key, block: Block) -> Block {
     out
 }
 
-/// Sixteen bytes.
+/// Stores sixteen bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn store_bytes(to: &mut [u8; 16], value: __m128i) {
@@ -62,7 +62,7 @@ pub(super) fn store_bytes(to: &mut [u8; 16], value: __m128i) {
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), value) }
 }
 
-/// Two blocks.
+/// Loads two blocks.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn load2(blocks: &[Block; 2]) -> __m256i {

@@ -9,7 +9,7 @@ use super::{INDEX_BYTES, index_words};
 use crate::Block;
 use crate::ggm::half;
 
-/// Four blocks.
+/// Loads four blocks.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn load4(blocks: &[Block; 4]) -> __m512i {

@@ -1,7 +1,8 @@
 //! The loops of AES over blocks, for any vector of them.
 //!
 //! A round of AES takes some 4 cycles and one or two can begin in each, so every loop keeps several vectors in
-//! flight: eight, then two, then one, of which the last may be filled in part. [`Wide`] brings the vectors.
+//! flight. It takes eight vectors at a time, then two, then one. The last vector may be filled in part. [`Wide`]
+//! brings the vectors.
 //!
 //! Functions here are compiled into the functions of [`kernels`], which enable the instructions. So all of them are
 //! always inlined, and none touches a vector but by methods of [`Wide`].
@@ -22,7 +23,7 @@ fn feed_forward<W: Wide, const N: usize>(w: W, pi: &Key, x: [W::Vector; N]) -> [
     y
 }
 
-/// The blocks `(first, high), (first + 1, high), ..`, encrypted.
+/// The blocks `(first, high), (first + 1, high), ..`, encrypted under `key`: N vectors of them.
 #[inline(always)]
 pub(super) fn stream<W: Wide, const N: usize>(w: W, key: &Key, first: u64, high: u64) -> [W::Vector; N] {
     let start = w.count(first, high);
@@ -33,7 +34,7 @@ pub(super) fn stream<W: Wide, const N: usize>(w: W, key: &Key, first: u64, high:
     encrypt(w, key, x)
 }
 
-/// The PRG `key` at the counters `first, first + 1, ..`, N vectors at a time.
+/// The output of the PRG `key` at the counters `first, first + 1, ..`, made N vectors at a time.
 #[inline(always)]
 pub(super) fn counters<W: Wide, const N: usize>(w: W, key: &Key, first: u64, out: &mut [Block; TILES]) {
     for (i, out) in out.chunks_exact_mut(N * W::BLOCKS).enumerate() {
@@ -54,7 +55,7 @@ pub(super) fn davies_meyer<W: Wide>(w: W, pi: &Key, blocks: &mut [Block]) {
     }
 }
 
-/// Processes whole runs of N vectors. Returns the rest.
+/// Processes the blocks in groups of N whole vectors. Returns the blocks that are left.
 #[inline(always)]
 fn davies_meyer_run<'a, W: Wide, const N: usize>(w: W, pi: &Key, blocks: &'a mut [Block]) -> &'a mut [Block] {
     let whole = blocks.len() - blocks.len() % (N * W::BLOCKS);
@@ -83,7 +84,7 @@ pub(super) fn tree_hash<W: Wide>(w: W, pi: &Key, nodes: &[Block], out: &mut [Blo
     feed_forward_all(w, pi, |x| w.sigma(x), nodes, out);
 }
 
-/// `pi(y) ^ y` for `y = input(x)`, of all vectors x of `blocks` in their order.
+/// Writes `pi(y) ^ y` with `y = input(x)` to `out`, for all vectors x of `blocks` in their order.
 #[inline(always)]
 fn feed_forward_all<W: Wide>(
     w: W,
@@ -101,7 +102,7 @@ fn feed_forward_all<W: Wide>(
     }
 }
 
-/// Processes whole runs of N vectors. Returns the rest.
+/// Processes the blocks in groups of N whole vectors. Returns the blocks that are left, and their places in `out`.
 #[inline(always)]
 fn feed_forward_run<'a, W: Wide, const N: usize>(
     w: W,
@@ -123,8 +124,8 @@ fn feed_forward_run<'a, W: Wide, const N: usize>(
     (rest, out_rest)
 }
 
-/// One level of [`crate::ggm::half::grow`]: `nodes` holds the parents in its first half and, afterwards, all
-/// children. Returns the sum of the left ones.
+/// One level of [`crate::ggm::half::grow`]: the first half of `nodes` holds the parents, and afterwards all of it
+/// holds their children. Returns the sum of the left children.
 #[inline(always)]
 pub(super) fn double<W: Wide>(w: W, pi: &Key, mask: Block, nodes: &mut [Block]) -> Block {
     let (left, right) = nodes.split_at_mut(nodes.len() / 2);
@@ -140,7 +141,7 @@ pub(super) fn double<W: Wide>(w: W, pi: &Key, mask: Block, nodes: &mut [Block]) 
     w.sum(sum)
 }
 
-/// Processes whole runs of N vectors and adds the left children to `sum`. Returns the rest.
+/// Processes the parents in groups of N whole vectors and adds the left children to `sum`. Returns what is left.
 #[inline(always)]
 fn double_run<'a, W: Wide, const N: usize>(
     w: W,
@@ -369,7 +370,7 @@ macro_rules! kernels {
             );
         }
 
-        /// The indices of one group, 16 bits each.
+        /// The indices of one group of outputs, 16 bits each.
         #[repr(C, align(64))]
         struct Indices([Block; $group * CODE_WEIGHT / 8]);
 
@@ -386,8 +387,9 @@ macro_rules! kernels {
             }
         }
 
-        /// The blocks `first, first + 1, ..` of the stream at `place`. Not inlined, so that indices go through
-        /// memory: the compiler would take them out of vector registers one by one, on the cipher's own port.
+        /// Draws the blocks `first, first + 1, ..` of the stream at `place`. The function is not inlined, so that
+        /// indices go through memory: the compiler would take them out of vector registers one by one, on the
+        /// cipher's own port.
         #[inline(never)]
         #[target_feature(enable = $features)]
         fn draw(prg: &Key, place: u64, first: u64, out: &mut Indices) {

@@ -11,9 +11,9 @@ pub(super) trait Wide: Copy {
     /// Number of blocks in a vector.
     const BLOCKS: usize;
 
-    /// Zeros.
+    /// A vector of zeros.
     fn zero(self) -> Self::Vector;
-    /// One block in all places.
+    /// A vector with `block` in every place.
     fn splat(self, block: &Block) -> Self::Vector;
     /// Loads as many blocks as a vector has. Panics if `from` has another number.
     fn load(self, from: &[Block]) -> Self::Vector;
@@ -23,31 +23,32 @@ pub(super) trait Wide: Copy {
     fn load_some(self, from: &[Block]) -> Self::Vector;
     /// Stores the first blocks of a vector, as many as `to` has. Panics if `to` has more blocks than a vector.
     fn store_some(self, to: &mut [Block], x: Self::Vector);
-    /// The blocks `(first + i, high)` for place i, low word first.
+    /// For each place i the block `(first + i, high)`, low word first.
     fn count(self, first: u64, high: u64) -> Self::Vector;
-    /// `by` in the low word of every block.
+    /// For each place, a block with `by` in the low word and zero in the high word.
     fn low(self, by: u64) -> Self::Vector;
-    /// The tweaks of a run of OTs: `first + i` in the high word of the block at place i.
+    /// The tweaks of consecutive OTs from `first` on. The block at place i has `first + i` in the high word and zero
+    /// in the low word.
     fn tweaks(self, first: u64) -> Self::Vector;
-    /// `by` in the high word of every block.
+    /// For each place, a block with `by` in the high word and zero in the low word.
     fn high(self, by: u64) -> Self::Vector;
-    /// Sums word by word.
+    /// Sums modulo 2^64, word by word.
     fn add(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
 
-    /// Sums of integers of 32 bits.
+    /// Sums of integers of 32 bits, each modulo 2^32.
     fn add32(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
-    /// Differences of words.
+    /// Differences modulo 2^64, word by word.
     fn sub(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
-    /// Differences of integers of 32 bits.
+    /// Differences of integers of 32 bits, each modulo 2^32.
     fn sub32(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
 
     /// `x ^ y`.
     fn xor(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
     /// `x ^ (mask & y)`.
     fn xor_where(self, x: Self::Vector, mask: Self::Vector, y: Self::Vector) -> Self::Vector;
-    /// The lowest bit of every block, in all places of the block.
+    /// The lowest bit of every block, copied to all bits of the block.
     fn control(self, x: Self::Vector) -> Self::Vector;
-    /// The blocks of `x` and `y` in turn: the first half of these pairs, then the second.
+    /// The blocks of `x` and of `y` in turn, `x` first. The first vector has the first half of these blocks.
     fn zip(self, x: Self::Vector, y: Self::Vector) -> [Self::Vector; 2];
     /// As [`Self::store`], to any address.
     fn store_bytes(self, to: &mut [[u8; 16]], x: Self::Vector);
@@ -55,13 +56,13 @@ pub(super) trait Wide: Copy {
     fn cut(self, x: Self::Vector, y: Self::Vector, mask: Self::Vector) -> Self::Vector;
     /// `sum ^ x` in the first `blocks` places, `sum` in the others.
     fn xor_some(self, sum: Self::Vector, x: Self::Vector, blocks: usize) -> Self::Vector;
-    /// The sum of the blocks of a vector.
+    /// The exclusive-or of all blocks of a vector.
     fn sum(self, x: Self::Vector) -> Block;
     /// The orthomorphism of the hashes, per block: `sigma(a || b) = (a ^ b) || a`.
     fn sigma(self, x: Self::Vector) -> Self::Vector;
 
-    /// The carry-less products of the blocks of x and y: of the low words, of a low and a high word both ways, and of
-    /// the high words.
+    /// Carry-less products of the blocks of x and y: those of the low words, the sum of those of a low and a high
+    /// word, and those of the high words.
     fn product(self, x: Self::Vector, y: Self::Vector) -> [Self::Vector; 3];
 
     /// A round of AES.

@@ -104,10 +104,10 @@ impl Simd {
     other_kernels!(dispatch);
 }
 
-/// Bytes of the stream that spell the indices of one output.
+/// Number of bytes of the stream that hold the indices of one output.
 const INDEX_BYTES: usize = 2 * CODE_WEIGHT;
 
-/// Output by output, the bytes of the stream that spell its indices.
+/// The bytes of the stream that hold the indices, output by output.
 #[inline]
 fn indices(blocks: &[Block]) -> &[[u8; INDEX_BYTES]] {
     // SAFETY: a Block is 16 bytes without padding; bytes need no alignment. Its words are little-endian on x86-64, as
@@ -124,7 +124,7 @@ fn index_words(stream: &[u8; INDEX_BYTES]) -> [u64; 3] {
     [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]), u32::from_le_bytes(last[0]).into()]
 }
 
-/// Words as the bytes of leaves.
+/// Words of 64 bits as bytes, 16 for each leaf or block of a leaf.
 #[inline]
 fn bytes(words: &mut [u64]) -> &mut [[u8; 16]] {
     // SAFETY: bytes need no alignment, and any bytes are words; the borrow is passed on.
@@ -132,7 +132,7 @@ fn bytes(words: &mut [u64]) -> &mut [[u8; 16]] {
     bytes.as_chunks_mut().0
 }
 
-/// Words of 32 bits as the bytes of leaves.
+/// Words of 32 bits as bytes, 16 for each leaf.
 #[inline]
 fn bytes32(words: &mut [u32]) -> &mut [[u8; 16]] {
     // SAFETY: bytes need no alignment, and any bytes are words; the borrow is passed on.

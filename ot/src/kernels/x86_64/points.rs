@@ -1,4 +1,4 @@
-//! The loops of point functions over blocks, for any vector of them: hash, correction and interleaving of a level in
+//! The loops of point functions over blocks, for any vector of them: a level is hashed, corrected and interleaved in
 //! one pass over registers.
 //!
 //! As in [`driver`](super::driver), everything is inlined into functions that enable the instructions. A key is
@@ -14,7 +14,7 @@ use crate::dpf::{GROUP, tweak};
 /// Fewest nodes of a level that these loops take.
 pub(super) const LEAST: usize = 8;
 
-/// Hashes of N vectors of nodes, and the nodes.
+/// The hashes of N vectors of nodes, and these nodes.
 #[inline(always)]
 fn hashes<W: Wide, const N: usize>(w: W, pi: &Key, nodes: &[Block]) -> ([W::Vector; N], [W::Vector; N]) {
     let mut s = load::<W, N>(w, nodes);
@@ -29,8 +29,8 @@ fn hashes<W: Wide, const N: usize>(w: W, pi: &Key, nodes: &[Block]) -> ([W::Vect
     (hashes, nodes)
 }
 
-/// The children of N vectors of nodes, side by side; `correction` is added to the hash where a node's lowest bit, its
-/// control bit, is set.
+/// The children of N vectors of nodes, side by side. The `correction` is added to the hash where a node's lowest bit,
+/// its control bit, is set.
 #[inline(always)]
 fn children<W: Wide, const N: usize>(w: W, pi: &Key, nodes: &[Block], correction: W::Vector) -> [[W::Vector; 2]; N] {
     let (hashes, nodes) = hashes::<W, N>(w, pi, nodes);
@@ -42,7 +42,7 @@ fn children<W: Wide, const N: usize>(w: W, pi: &Key, nodes: &[Block], correction
     out
 }
 
-/// [`super::super::leaves::expand`] on the buffers `nodes`, of which the first holds the `size` nodes to begin with.
+/// [`super::super::leaves::expand`] on two buffers `nodes`. The first buffer holds the `size` nodes to begin with.
 #[inline(always)]
 pub(super) fn expand<W: Wide>(
     w: W,
@@ -79,7 +79,7 @@ pub(super) fn expand<W: Wide>(
     }
 }
 
-/// Processes whole runs of N vectors of a level. Returns the rest.
+/// Processes the nodes of a level in groups of N whole vectors. Returns what is left.
 #[inline(always)]
 fn level<'a, W: Wide, const N: usize>(
     w: W,
@@ -99,7 +99,8 @@ fn level<'a, W: Wide, const N: usize>(
     (rest, out_rest)
 }
 
-/// `correct(hash, control bit everywhere)` of every node, to `out`.
+/// Writes `correct(hash, control)` of every node to `out`. Here control is the node's control bit, copied to all bits
+/// of a block.
 #[inline(always)]
 fn leaves<W: Wide>(
     w: W,
@@ -113,7 +114,7 @@ fn leaves<W: Wide>(
     leaves_run::<W, 2>(w, pi, nodes, out, correct);
 }
 
-/// Processes whole runs of N vectors. Returns the rest.
+/// Processes the nodes in groups of N whole vectors. Returns what is left.
 #[inline(always)]
 fn leaves_run<'a, W: Wide, const N: usize>(
     w: W,
@@ -259,7 +260,8 @@ pub(super) fn bit_sums<W: Wide>(
     [first, first ^ all]
 }
 
-/// Sums of pads, and of nodes. The lowest bit of a sum of nodes tells whether the number of set control bits is odd.
+/// Sums of pads, and sums of nodes. The lowest bit of a sum of nodes tells whether the number of set control bits is
+/// odd.
 struct BitSums<V> {
     tweak: V,
     split: usize,
@@ -271,7 +273,7 @@ struct BitSums<V> {
 }
 
 impl<V: Copy> BitSums<V> {
-    /// Adds whole runs of N vectors. Returns the rest.
+    /// Adds the nodes in groups of N whole vectors. Returns the nodes that are left.
     #[inline(always)]
     fn add<'a, W: Wide<Vector = V>, const N: usize>(&mut self, w: W, pi: &Key, nodes: &'a [Block]) -> &'a [Block] {
         let (runs, rest) = nodes.split_at(nodes.len() - nodes.len() % (N * W::BLOCKS));

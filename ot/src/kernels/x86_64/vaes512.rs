@@ -74,14 +74,14 @@ impl Wide for Four {
     }
 }
 
-/// The 64-bit words of the first `blocks` blocks of a vector, at most four.
+/// Mask of the 64-bit words of the first `blocks` blocks of a vector, for at most four blocks.
 #[inline]
 fn words(blocks: usize) -> __mmask8 {
     debug_assert!(blocks <= 4);
     ((1_u32 << (2 * blocks)) - 1) as __mmask8
 }
 
-/// Up to four blocks, and zeros.
+/// Loads up to four blocks, and zeros in the other places.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load_some(blocks: &[Block]) -> __m512i {
