@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A text that names no policy.
+/// Why a text names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -77,7 +77,7 @@ fn list(keys: &[&str]) -> String {
     if keys.is_empty() { "it takes none".into() } else { format!("it takes: {}", keys.join(", ")) }
 }
 
-/// A text that is none of the values of an option. Its message lists the valid values.
+/// The error for a text that is none of the values of an option. Its message lists the valid values.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{expected}")]
 pub struct UnknownValue {

@@ -39,7 +39,7 @@ pub trait Policy<E: Engine>: Send {
     }
 
     /// The class of `layer`. Layers of one class cost the same, so that a plan computes only one of them. By default
-    /// every layer has a class of its own; a policy overrides this where the layer's number decides nothing else.
+    /// every layer has a class of its own. A policy overrides this if it can tell which layers cost the same.
     fn layer_class(&self, layer: usize) -> usize {
         layer
     }

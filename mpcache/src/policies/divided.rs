@@ -42,7 +42,7 @@ use crate::{
 /// The pattern is public, so no protocol runs to choose tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divided {
-    /// The heads that keep every token; `streaming` has none.
+    /// The heads that keep every token; `None` in `streaming`, where every head streams.
     pub heads: Option<HeadPattern>,
     /// The budget of the heads outside `heads`, out of all tokens seen, and when the other tokens are evicted.
     pub schedule: Schedule,

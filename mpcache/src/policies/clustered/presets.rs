@@ -78,7 +78,7 @@ const KEYS: &[&str] = &[
     "dense",
 ];
 
-/// The paper's settings of algorithm 3, for short texts (8/4).
+/// The paper's settings of algorithm 3 for short texts: coarse clusters of 8 tokens and fine clusters of 4.
 const MPCACHE: Clusters = Clusters {
     budget: DEFAULT_BUDGET,
     sizes: Sizes { fine: 4, fan: 2 },
