@@ -136,7 +136,7 @@ impl<E: Engine> KvCache<E> {
     }
 
     /// Hides the last `tokens` tokens from all later ones. Hidden tokens stand for nothing, but keep their positions.
-    /// Only the client knows how many there are. Like padding, this needs the policy `full`.
+    /// Only the client knows how many there are and passes `Some`. Like padding, this needs the policy `full`.
     pub fn hide_last(&mut self, tokens: Option<usize>) {
         for store in &mut self.stores {
             let seen = store.seen();
@@ -149,8 +149,9 @@ impl<E: Engine> KvCache<E> {
         self.stores.first().map_or(0, Store::seen)
     }
 
-    /// The number of trailing queries, among the `new` tokens that come next on `layer`, that the policy observes.
-    /// The model computes these queries even where it needs only the last token's output, or none.
+    /// The number of queries that the policy observes of the `new` tokens that come next on `layer`. These are the
+    /// queries of the last of the tokens. The model computes them even where it needs only the last token's output,
+    /// or none.
     pub fn observation_window(&self, layer: usize, new: usize) -> usize {
         let layer = self.store_of(layer);
         match self.attention[layer] {

@@ -56,9 +56,9 @@ impl Granularity {
         x.reshape(&[rows, heads / rows, n, w]).permute(&[0, 2, 1, 3]).reshape(&[rows, n, heads / rows * w])
     }
 
-    /// The inverse of [`payload`](Granularity::payload), for k gathered items of each selection: (selections, k, w *
-    /// heads per selection) -> (heads, k, w). If there are more selections than heads, each selection keeps its
-    /// entry.
+    /// The inverse of [`payload`](Granularity::payload), for the k items that each selection gathered: (selections,
+    /// k, w * heads per selection) -> (heads, k, w). If there are more selections than heads, the result has one
+    /// entry for each selection.
     pub fn unpack<T: Tensor>(x: &T, heads: usize) -> T {
         let [rows, k, w] = x.shape()[..] else { panic!("gathered shape {:?}", x.shape()) };
         let each = (heads / rows).max(1);

@@ -34,7 +34,7 @@ pub fn unfold_heads<T: Tensor>(x: &T, shape: HeadShape) -> T {
     x.reshape(&[shape.heads, rows, shape.head_dim])
 }
 
-/// The entries `index` of the axis `axis`, in the order of `index`.
+/// The entries of `x` with the indices `index` along `axis`, in the order of `index`.
 pub fn take<T: Tensor>(x: &T, axis: usize, index: &[usize]) -> T {
     let mut parts = Vec::new();
     let mut start = 0;

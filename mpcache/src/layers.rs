@@ -41,7 +41,7 @@ impl Layers {
         self.heads[layer.unwrap_or_default()]
     }
 
-    /// The heads of all texts, where one text has `one`. The heads of the first text come first.
+    /// The heads of all texts together, where one text has the heads `one`. The heads of the first text come first.
     pub(crate) fn all_heads(&self, one: HeadShape) -> HeadShape {
         HeadShape { heads: self.texts * one.heads, kv_heads: self.texts * one.kv_heads, ..one }
     }
@@ -52,9 +52,9 @@ impl Layers {
         self.windows.iter().filter(|window| window.is_none()).count()
     }
 
-    /// Whether the layers can be read by `policy`. The policy `full` is always possible, as it needs no layer to act
-    /// on. Other policies need a layer that sees all tokens. They act neither on an encoder nor on a model whose
-    /// later layers read keys and values of an earlier layer.
+    /// Whether the layers can be read by `policy`. The policy `full` needs no layer to act on, so it is always
+    /// possible. Other policies need a layer that sees all tokens. They act neither on an encoder nor on a model
+    /// whose later layers read keys and values of an earlier layer.
     pub fn take(&self, policy: &PolicySpec) -> bool {
         *policy == PolicySpec::default() || (self.causal && self.pruned() > 0 && self.shared.is_empty())
     }

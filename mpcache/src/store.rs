@@ -155,8 +155,8 @@ impl<E: Engine> Store<E> {
         self.parts.iter_mut().for_each(|part| part.append(k, v));
     }
 
-    /// Replaces all rows by those that a policy keeps when it evicts; [`Store::seen`] stays. The policy also records
-    /// which rows it kept, see [`Store::record_kept`].
+    /// Replaces all rows by those that a policy keeps when it evicts. [`Store::seen`] does not change. The policy
+    /// also records which rows it kept, see [`Store::record_kept`].
     pub fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
         self.whole_mut().replace(keys, values, None);
     }

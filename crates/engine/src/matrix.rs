@@ -167,7 +167,7 @@ pub fn largest(matrix: &dyn MatrixSource) -> f32 {
     f32::from_bits((0..lines).into_par_iter().with_min_len(16).map(of_line).max().unwrap_or(0))
 }
 
-/// The first entry in row-major order for which `holds`, with its position.
+/// The position and the value of the first entry in row-major order for which `holds` is true.
 pub(crate) fn find(matrix: &dyn MatrixSource, holds: impl Fn(f32) -> bool) -> Option<(usize, f32)> {
     let ((lines, length), (_, outputs)) = (matrix.lines(), matrix.shape());
     let mut entries = vec![0f32; length];

@@ -162,7 +162,8 @@ fn resized(c: Clusters, sizes: Sizes) -> Clusters {
     Clusters { sizes, sinks, similarity, ..c }
 }
 
-/// The similarity that the options state, or that of `c`, with the parameter that this similarity alone takes.
+/// The similarity that the options state, or else that of `c`. Its parameter, if it has one, is an option as well.
+/// Refuses a parameter of another similarity.
 fn similarity(options: &mut PolicyOptions, c: &Clusters) -> Result<Similarity, PolicyError> {
     let mut similarity = options.value("similarity", c.similarity)?;
     let name = similarity.to_string();
