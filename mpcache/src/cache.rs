@@ -175,7 +175,7 @@ impl<E: Engine> KvCache<E> {
         parts.flat_map(|part| [&mut part.operands.keys, &mut part.operands.values, &mut part.operands.clusters])
     }
 
-    /// Tokens of the prompt that the policy wants to read at a time, see [`Policy::prefill_chunk`].
+    /// The number of tokens of the prompt that the policy wants to read at a time, see [`Policy::prefill_chunk`].
     pub fn prefill_chunk(&self) -> Option<usize> {
         self.policy.prefill_chunk()
     }

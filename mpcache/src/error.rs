@@ -46,7 +46,7 @@ pub enum PolicyError {
         policy: &'static str,
         /// The option.
         key: &'static str,
-        /// The values that the option takes, and where they come from.
+        /// The values that the option takes, and where a user gets them from.
         expected: &'static str,
     },
     /// An option has no effect beside another one.

@@ -38,7 +38,7 @@ impl Granularity {
         self.rows(shape).min(shape.kv_heads)
     }
 
-    /// Sums the scores of the query heads that share a selection: (heads, n) -> (rows, n).
+    /// Sums the scores of the query heads that share a selection: (heads, n) -> (selections, n).
     pub fn sum<E: Select>(self, engine: &mut E, scores: &E::Tensor, shape: HeadShape) -> Result<E::Tensor, Error> {
         let (rows, n) = (self.rows(shape), scores.shape()[1]);
         if rows == shape.heads {

@@ -21,8 +21,8 @@ impl HeadShape {
     }
 }
 
-/// (heads, rows, d) -> (kv_heads, group * rows, d): the queries that share a key/value head become rows of one
-/// matrix, so that keys and values are never repeated.
+/// Makes the queries that share a key/value head rows of one matrix, so that keys and values are never repeated:
+/// (heads, rows, d) -> (kv_heads, group * rows, d).
 pub fn fold_heads<T: Tensor>(q: &T, shape: HeadShape) -> T {
     let rows = q.shape()[1];
     q.reshape(&[shape.kv_heads, shape.group() * rows, shape.head_dim])

@@ -175,7 +175,7 @@ impl<E: Engine> Part<E> {
     }
 }
 
-/// (tokens, heads * head_dim) -> (heads, tokens, head_dim).
+/// Divides rows into heads: (tokens, heads * head_dim) -> (heads, tokens, head_dim).
 pub(crate) fn by_head<T: Tensor>(x: &T, heads: usize, head_dim: usize) -> T {
     x.reshape(&[x.shape()[0], heads, head_dim]).permute(&[1, 0, 2])
 }

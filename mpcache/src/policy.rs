@@ -45,7 +45,7 @@ pub trait Policy<E: Engine>: Send {
     }
 
     /// Attention of `q` (heads, rows, head_dim), the scaled and rotated queries of the last `rows` tokens that were
-    /// appended to `store`: (heads, rows, head_dim). A query sees the tokens up to its own.
+    /// appended to `store`. Returns the mixed values, (heads, rows, head_dim). A query sees the tokens up to its own.
     ///
     /// A prompt may come in pieces ([`Store::piece`]). The whole prompt sees itself, unless the policy evicts in
     /// between ([`prefill_chunk`](Policy::prefill_chunk)). If neither the model nor the policy wants a query of a

@@ -27,7 +27,7 @@ pub(crate) enum Sees {
 }
 
 impl Sees {
-    /// The range of tokens that the query of the token before `end` sees, of `tokens` tokens.
+    /// The range that a query sees of `tokens` tokens. The query is that of the last token before the position `end`.
     pub(crate) fn span(self, end: usize, tokens: usize) -> Range<usize> {
         match self {
             Sees::Latest(window) => end.saturating_sub(window)..end,

@@ -61,7 +61,7 @@ pub struct States {
     pub residual: Vec<Array2<f32>>,
 }
 
-/// The chosen positions of every row, each below `n`.
+/// For every row, the positions that were chosen of its `n` positions.
 #[derive(Clone, Debug)]
 pub struct FloatSelection {
     n: usize,

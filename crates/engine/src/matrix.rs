@@ -182,7 +182,7 @@ pub(crate) fn find(matrix: &dyn MatrixSource, holds: impl Fn(f32) -> bool) -> Op
     first
 }
 
-/// All entries, in memory.
+/// All entries of `matrix`, in memory.
 pub(crate) fn array(matrix: &dyn MatrixSource) -> Array2<f32> {
     let (inputs, outputs) = matrix.shape();
     let (lines, length) = matrix.lines();

@@ -44,7 +44,7 @@ pub fn check_writable(path: Option<&Path>) -> Result<(), FileError> {
     Replacement::check(path).map_err(at(path))
 }
 
-/// Replaces `path` by `bytes`, which hold no private text: the file may be readable to others.
+/// Replaces `path` by `bytes`. They must hold no private text, because others may be able to read the file.
 ///
 /// # Errors
 /// Errors of the operating system.

@@ -463,7 +463,7 @@ impl Drop for TcpLink {
 /// Limits how long other threads wait for the writer while it makes no progress.
 struct Patience {
     since: Instant,
-    /// Bytes written at `since`; `None` at first.
+    /// Bytes that were written by the time `since`; `None` at first.
     written: Option<u64>,
     timeout: Duration,
 }

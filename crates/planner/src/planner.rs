@@ -199,7 +199,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Books what the first layer of `class` did in this pass.
+    /// Books once more, for another layer of `class`, what the first layer of the class did in this pass.
     fn replay(&mut self, class: usize) -> Result<(), Error> {
         if !self.books {
             return Ok(());

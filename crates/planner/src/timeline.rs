@@ -374,7 +374,7 @@ mod tests {
         LinkShape { bytes_per_second: rate, round_trip: Duration::from_millis(delay_ms) }
     }
 
-    /// Seconds of the client's clock, of the client's processor and of the server's.
+    /// Seconds that `cost` takes on the client's clock, on the client's processor and on the server's processor.
     fn played(setting: &Deployment, cost: &Cost) -> [f64; 3] {
         let mut timeline = Timeline::new(setting.clone());
         cost.runs().iter().for_each(|run| timeline.repeat(&run.steps, run.times, Phase::Decode));

@@ -184,7 +184,7 @@ fn hear<T>(comm: &dyn Comm, step: &'static str, take: impl Fn(Word) -> Option<T>
     (1..comm.size()).map(one).collect()
 }
 
-/// Copies `bytes` of rank 0 to all ranks, which know the number of bytes.
+/// Copies `bytes` of rank 0 to all ranks. Every other rank passes as many bytes of any value.
 fn broadcast(comm: &dyn Comm, bytes: Vec<u8>, most_words: usize) -> Vec<u8> {
     let length = bytes.len();
     let mut padded = bytes;

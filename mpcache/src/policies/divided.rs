@@ -257,7 +257,7 @@ impl<E: Select> Parts<E> {
     }
 }
 
-/// The sum of rows, (rows, n) -> (1, n). Costs nothing.
+/// The sum of the rows of a matrix, at no cost: (rows, n) -> (1, n).
 fn sum<E: Select>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
     let n = rows.shape()[1];
     Ok(engine.sum_last(&rows.permute(&[1, 0]))?.reshape(&[1, n]))

@@ -87,8 +87,8 @@ registry! {
 /// The share of tokens that a policy looks at unless told otherwise.
 const DEFAULT_BUDGET: f64 = 0.25;
 
-/// Tokens at the start of the text that are always attended to, where no clusters say otherwise: StreamingLLM's
-/// number.
+/// Tokens at the start of the text that are always attended to, unless the sizes of clusters decide their number.
+/// This is StreamingLLM's number.
 const DEFAULT_SINKS: usize = 4;
 
 #[cfg(test)]

@@ -288,7 +288,7 @@ impl<E: Select> Policy<E> for Clustered<E> {
     }
 }
 
-/// (batch, n, w) -> (batch * times, n, w): every entry `times` times in a row.
+/// Repeats every batch entry `times` times in a row: (batch, n, w) -> (batch * times, n, w).
 fn repeat_rows<T: Tensor>(x: &T, times: usize) -> T {
     if times == 1 {
         return x.clone();

@@ -195,7 +195,7 @@ fn on_each_level<E: Select>(
     Ok(Levels { coarse, fine })
 }
 
-/// (clusters * size, channels) -> (clusters, channels, size).
+/// Divides keys into clusters: (clusters * size, channels) -> (clusters, channels, size).
 fn by_cluster<T: Tensor>(keys: &T, size: usize) -> T {
     let [tokens, channels] = keys.shape()[..] else { panic!("keys of shape {:?}", keys.shape()) };
     keys.reshape(&[tokens / size, size, channels]).permute(&[0, 2, 1])
