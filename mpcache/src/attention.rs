@@ -9,12 +9,12 @@ use crate::heads::{fold_heads, unfold_heads};
 pub use crate::store::capped;
 use crate::{Granularity, HeadShape, Part, Store};
 
-/// The attention that [`causal`] returns.
+/// The result of [`causal`]: the mixed values, and the weights by which they were mixed.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
     /// The mix of the values, (heads, rows, head_dim).
     pub output: T,
-    /// The weights of the mix by part of the store, (kv_heads of the part, group * rows, tokens of the part).
+    /// The weights of the mix: for each part of the store, (kv_heads of the part, group * rows, tokens of the part).
     pub by_part: Vec<T>,
 }
 
@@ -29,10 +29,9 @@ impl<T> Attended<T> {
     }
 }
 
-/// Exact attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, over all
-/// tokens that the store keeps and the layer lets a query see ([`Store::spans`]), each query over the tokens that its
-/// head holds. In two phases a divided store takes the same flows as an undivided one, because all parts go through
-/// every step together.
+/// Exact attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store. A query sees
+/// the tokens that its head holds, as far as the layer lets it see them ([`Store::spans`]). In two phases a divided
+/// store takes the same flows as an undivided one, because all parts go through every step together.
 pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
     store.record_all_attended();
     let (shape, rows) = (store.heads(), q.shape()[1]);
@@ -45,8 +44,9 @@ pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) ->
     Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), shape), by_part })
 }
 
-/// The softmax of the scores of each part of `store`, (..., rows, tokens). Before the last axis the query head is
-/// outermost, then the query. Row i sees `seen[i]`. The sink of its head counts in its sum, but mixes no value.
+/// The softmax of `scores`, which has a tensor (..., rows, tokens) for each part of `store`. In the axes before the
+/// last one, the query head is outermost, then the query. `seen` has, for each part, the range of tokens that each
+/// row sees. If the layer has sinks, the sink of a row's head counts in the sum of the row, but mixes no value.
 pub fn softmax<E: Engine>(
     engine: &mut E,
     scores: &[E::Tensor],
@@ -74,10 +74,11 @@ pub fn softmax<E: Engine>(
     Ok(p.into_iter().zip(scores).map(of_tokens).collect())
 }
 
-/// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens: (heads, 1, head_dim).
+/// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens. The result has the shape of `q`.
 ///
-/// `pairs` is (batch, tokens, 2 head_dim), keys beside values, with a batch entry for every head or for every
-/// key/value head of `store`. The policy records which tokens it chose ([`Store::record_attended`]).
+/// `pairs` (batch, tokens, 2 head_dim) has the keys of the chosen tokens beside their values. `batch` is the number
+/// of query heads or of key/value heads of `store`. The policy records which tokens it chose
+/// ([`Store::record_attended`]).
 pub fn sparse<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
@@ -100,11 +101,11 @@ pub fn sparse<E: Engine>(
     Ok(mixed.reshape(&[heads, 1, head_dim]))
 }
 
-/// The attention that each token received from the last `window` of `rows` queries, (kv_heads, tokens), or (1,
-/// tokens), summed over all heads, with [`Granularity::PerLayer`].
+/// The attention that each token received from the last `window` of `rows` queries: the sum of the probabilities `p`
+/// (kv_heads, group * rows, tokens) over these queries and over heads.
 ///
-/// The attention is the sum of the probabilities `p` (kv_heads, group * rows, tokens) over these queries and over the
-/// heads.
+/// The result is (kv_heads, tokens), with sums over the query heads of each key/value head. With
+/// [`Granularity::PerLayer`] it is (1, tokens), with sums over all heads.
 pub fn received<E: Select>(
     engine: &mut E,
     p: &E::Tensor,
@@ -137,17 +138,17 @@ pub fn accumulate<E: Engine>(
 /// Bounds on the sums that [`received`] returns, and the precision to which they are compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
-    /// log2 of a bound for scores in range, where every term is a probability.
+    /// log2 of a bound on the sums, if all scores are in range, so that every term is a probability.
     pub magnitude: u32,
     /// Fractional bits to which a sum is rounded before it is compared.
     pub frac: u32,
-    /// A bound that holds whatever the scores were.
+    /// A bound on the sums that holds whatever the scores were.
     pub ceiling: Ceiling,
 }
 
 impl Received {
-    /// The bounds of sums over `window` queries, on `engine`. For sums that are smoothed over a kernel, `window` is
-    /// the number of queries times the kernel.
+    /// The bounds of sums over `window` queries, on `engine`. If the sums are smoothed over a kernel, `window` is the
+    /// number of queries times the length of the kernel.
     pub fn new<E: Select>(engine: &E, window: usize, each: Granularity, shape: HeadShape) -> Result<Self, Error> {
         let terms = window * shape.heads / each.stores(shape);
         // Rounding may lift a probability a little above 1.
@@ -156,13 +157,13 @@ impl Received {
     }
 }
 
-/// Fractional bits of the grid for sums of `terms` probabilities: a cell is 2^8 units of 2^-18 wide, times the root
-/// of the terms.
+/// Fractional bits of the grid to which sums of `terms` probabilities are rounded. A cell of the grid is 2^8 units
+/// wide, times the root of `terms`. A unit is 2^-18.
 ///
-/// The part of a cell by which a sum may be off ([`waggle_engine::GRID_NOISE`]) is then 16 units, times that root.
-/// Two parties round a probability at random, by half a unit on average, and errors of a sum add up to the root. The
-/// rest of a cell allows for the rounding of scores in earlier layers: an error of 2^-12 moves a probability of 1/4
-/// by 12 units.
+/// A sum may be off by a part of a cell ([`waggle_engine::GRID_NOISE`]), which is then 16 units, times that root. Two
+/// parties round a probability at random, by half a unit on average, so the error of a sum is half a unit, times that
+/// root. The rest of the 16 units allows for the rounding of scores in earlier layers: an error of 2^-12 moves a
+/// probability of 1/4 by 12 units.
 fn grid(terms: usize) -> u32 {
     10u32.saturating_sub(terms.ilog2().div_ceil(2))
 }

@@ -18,7 +18,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// The budget after `tokens` tokens: rounded, at least 1 and never more than all of them.
+    /// The budget after `tokens` tokens, as a number of tokens: rounded, at least 1 and at most `tokens`.
     pub fn of(self, tokens: usize) -> usize {
         match self {
             Budget::Share(share) => budget(share, tokens),

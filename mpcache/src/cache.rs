@@ -15,7 +15,7 @@ const WINDOWED: usize = 1 << 20;
 pub struct KvCache<E: Engine> {
     stores: Vec<Store<E>>,
     attention: Vec<Attention>,
-    /// The stores that the last layers read, which have none of their own.
+    /// For each of the last layers, which have no store of their own, the index of the store that it reads.
     shared: Vec<usize>,
     policy: Box<dyn Policy<E>>,
     can_roll_back: bool,
@@ -47,7 +47,7 @@ enum Attention {
     Policy(usize),
     /// A window of this many tokens.
     Window(usize),
-    /// Neither: all tokens are read at once, and see one another, as in an encoder.
+    /// Neither a policy nor a window: all tokens are read at once, and see one another, as in an encoder.
     Whole,
 }
 
@@ -65,7 +65,7 @@ impl<E: Select> KvCache<E> {
 }
 
 impl<E: Engine> KvCache<E> {
-    /// An empty cache that is read by any policy, be it from outside this crate. The policy is built for
+    /// An empty cache that `policy` reads. The policy may come from outside this crate. It is built for
     /// [`Layers::pruned`] layers, the layers without a window. Where layers share a store, the policy must keep every
     /// token. No token can be taken back from the cache.
     pub fn with_policy(layers: &Layers, policy: Box<dyn Policy<E>>) -> Self {
@@ -136,7 +136,7 @@ impl<E: Engine> KvCache<E> {
     }
 
     /// Hides the last `tokens` tokens from all later ones. Hidden tokens stand for nothing, but keep their positions.
-    /// Only the client knows how many there are. Like padding, this needs the policy `full`.
+    /// Only the client knows how many there are and passes `Some`. Like padding, this needs the policy `full`.
     pub fn hide_last(&mut self, tokens: Option<usize>) {
         for store in &mut self.stores {
             let seen = store.seen();
@@ -149,8 +149,9 @@ impl<E: Engine> KvCache<E> {
         self.stores.first().map_or(0, Store::seen)
     }
 
-    /// The number of trailing queries, among the `new` tokens that come next on `layer`, that the policy observes.
-    /// The model computes these queries even where it needs only the last token's output, or none.
+    /// The number of queries that the policy observes of the `new` tokens that come next on `layer`. These are the
+    /// queries of the last of the tokens. The model computes them even where it needs only the last token's output,
+    /// or none.
     pub fn observation_window(&self, layer: usize, new: usize) -> usize {
         let layer = self.store_of(layer);
         match self.attention[layer] {
@@ -174,7 +175,7 @@ impl<E: Engine> KvCache<E> {
         parts.flat_map(|part| [&mut part.operands.keys, &mut part.operands.values, &mut part.operands.clusters])
     }
 
-    /// Tokens of the prompt that the policy wants to read at a time, see [`Policy::prefill_chunk`].
+    /// The number of tokens of the prompt that the policy wants to read at a time, see [`Policy::prefill_chunk`].
     pub fn prefill_chunk(&self) -> Option<usize> {
         self.policy.prefill_chunk()
     }
@@ -189,8 +190,8 @@ impl<E: Engine> KvCache<E> {
         self.policy.wants_scores()
     }
 
-    /// Tells a policy that [wants](KvCache::wants_scores) scores those of the tokens that come next on `layer`, (new
-    /// tokens, kv_heads). The model's scoring head computes the scores, which are always below `ceiling`.
+    /// Gives the policy the scores of the tokens that come next on `layer`, (new tokens, kv_heads), if it
+    /// [wants](KvCache::wants_scores) scores of the model's scoring head. The scores are always below `ceiling`.
     pub fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
         if let (Attention::Policy(index), Some(ScoreSource::ScoringHead)) =
             (self.attention[layer], self.policy.wants_scores())
@@ -204,7 +205,8 @@ impl<E: Engine> KvCache<E> {
         self.stores[layer].set_sinks(sinks);
     }
 
-    /// Tells the policy the surprisal, in nats, of each token of the last pass, once it was read on all layers.
+    /// Tells the policy the surprisal, in nats, of each token of the last pass. Called once all layers have read the
+    /// pass.
     pub fn surprisals(&mut self, engine: &mut E, surprisals: &[f32]) -> Result<(), Error> {
         for (store, attention) in self.stores.iter_mut().zip(&self.attention) {
             let Attention::Policy(index) = *attention else { continue };
@@ -216,8 +218,8 @@ impl<E: Engine> KvCache<E> {
         Ok(())
     }
 
-    /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where neither the model nor
-    /// the policy wants the queries of these tokens.
+    /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, in place of
+    /// [`attend`](KvCache::attend). Called if neither the model nor the policy wants the queries of these tokens.
     pub fn append(&mut self, engine: &mut E, layer: usize, k: &E::Tensor, v: &E::Tensor) -> Result<(), Error> {
         self.extend(layer, k, v);
         if let Attention::Policy(index) = self.attention[layer] {
@@ -233,8 +235,9 @@ impl<E: Engine> KvCache<E> {
         self.stores[layer].append(&beside(k, self.texts), &beside(v, self.texts));
     }
 
-    /// Evicts from the store of `layer` the tokens that have left its window, unless tokens may be taken back. A
-    /// store that later layers read as well is cut `before` the next tokens come; any other is cut after attention.
+    /// Evicts from the store of `layer` the tokens that have left its window, unless tokens may be taken back.
+    /// `before` says whether this call comes before the next tokens or after attention. A store that later layers
+    /// read as well is cut only before the next tokens, any other store only after attention.
     fn leave(&mut self, layer: usize, before: bool) {
         if let Attention::Window(window) = self.attention[layer]
             && !self.expected.rolls_back
@@ -282,9 +285,10 @@ impl<E: Engine> KvCache<E> {
         self.stores[self.store_of(layer)].attended()
     }
 
-    /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer` and attends with the queries
-    /// `q` (heads, rows, head_dim) of the last `rows` of these tokens, scaled and rotated: (rows, heads * head_dim).
-    /// Of several texts, the tokens, heads and rows stand text by text, and all texts have the same number.
+    /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, and attends with the scaled
+    /// and rotated queries `q` (heads, rows, head_dim) of the last `rows` of these tokens. Returns the mixed values,
+    /// (rows, heads * head_dim). If several texts are read side by side, they stand one after another in `k`, `v` and
+    /// the result, and so do their heads in `q`. All texts have the same number of tokens, heads and rows.
     pub fn attend(
         &mut self,
         engine: &mut E,

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A text that names no policy.
+/// Why a text names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -46,7 +46,7 @@ pub enum PolicyError {
         policy: &'static str,
         /// The option.
         key: &'static str,
-        /// The values that the option takes, and where they come from.
+        /// The values that the option takes, and where a user gets them from.
         expected: &'static str,
     },
     /// An option has no effect beside another one.
@@ -77,7 +77,7 @@ fn list(keys: &[&str]) -> String {
     if keys.is_empty() { "it takes none".into() } else { format!("it takes: {}", keys.join(", ")) }
 }
 
-/// A text that is none of the values of an option. Its message lists the valid values.
+/// The error for a text that is none of the values of an option. Its message lists the valid values.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{expected}")]
 pub struct UnknownValue {

@@ -46,10 +46,10 @@ pub fn keep<E: Select>(
     Ok(())
 }
 
-/// Scores of the first tokens of a store. Scores move with their tokens.
+/// The scores of the first tokens of a store. If a token moves to another row, its score moves with it.
 #[derive(Clone, Debug)]
 pub struct Scores<T> {
-    /// (kv_heads or 1, tokens).
+    /// The scores, (kv_heads, tokens), or (1, tokens) if all heads share them.
     pub scores: T,
     /// A bound that no score can exceed.
     pub ceiling: Ceiling,
@@ -84,8 +84,8 @@ pub fn accumulate<E: Select>(
     Ok(Scores { scores, ceiling: bound })
 }
 
-/// [`keep`] for a store whose tokens all have `known` scores, below 2^`magnitude`, which move with the tokens.
-/// Returns the scores of the tokens that are left.
+/// [`keep`] for a store in which every token has a score, in `known`, below 2^`magnitude`. Each score moves with its
+/// token. Returns the scores of the tokens that are left.
 pub fn keep_scored<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
@@ -105,7 +105,7 @@ pub fn keep_scored<E: Select>(
     Ok(Scores { scores: E::Tensor::concat(1, &[&left, &known.from(tokens).scores]), ceiling })
 }
 
-/// Keys, values and scores of the tokens `range`, as the payload of selections.
+/// Keys, values and scores of the tokens `range` side by side, as the payload of selections.
 pub(crate) fn scored_payload<E: Select>(
     store: &Store<E>,
     known: &Scores<E::Tensor>,

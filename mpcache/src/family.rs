@@ -62,13 +62,14 @@ pub struct Facts {
     /// Whether only engines that see their values ([`Engine::CLEAR`](waggle_engine::Engine::CLEAR)) can run the
     /// policy.
     pub clear_only: bool,
-    /// Whether generated tokens can be taken back ([`KvCache::roll_back`](crate::KvCache::roll_back)): the policy
-    /// keeps no state of them, and evicts nothing because of them.
+    /// Whether generated tokens can be taken back ([`KvCache::roll_back`](crate::KvCache::roll_back)). Then the
+    /// policy keeps no state of generated tokens, and evicts nothing because of them.
     pub can_roll_back: bool,
     /// Whether the policy, when several texts are read side by side, decides for each text as it would for that text
     /// alone. Each text has heads of its own.
     pub side_by_side: bool,
-    /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
+    /// The number of tokens in a chunk of the prompt, if the policy evicts after each chunk: see
+    /// [`Policy::prefill_chunk`].
     pub prefill: Option<usize>,
     /// Whether the model must be loaded with a scoring head, see [`ScoreSource`](crate::ScoreSource::ScoringHead).
     pub needs_scoring_head: bool,
@@ -96,7 +97,7 @@ impl Facts {
     }
 }
 
-/// [`PolicyFamily`] behind a pointer, whatever its type.
+/// The part of [`PolicyFamily`] that can be used behind a pointer, whatever the type of the family.
 pub(crate) trait Settings: Any {
     fn as_any(&self) -> &dyn Any;
     fn facts(&self) -> Facts;
@@ -147,8 +148,8 @@ pub struct PolicyHelp {
 }
 
 impl PolicyHelp {
-    /// The policy as a text, with those of the options `required` that it takes. `required` are options without a
-    /// default.
+    /// The policy as a text, with the options among `required` that it takes. `required` lists options without a
+    /// default, with values.
     pub(crate) fn example(&self, required: &str) -> String {
         let takes = |option: &&str| option.split_once('=').is_none_or(|(key, _)| self.keys.contains(&key));
         let required: Vec<&str> = required.split(',').filter(takes).collect();

@@ -32,12 +32,13 @@ impl Granularity {
         }
     }
 
-    /// The number of selections of what a layer stores: heads that read the same keys and values share one selection.
+    /// The number of selections if they are made among stored tokens, as for an eviction. Query heads that read the
+    /// same keys and values then share one selection.
     pub(crate) fn stores(self, shape: HeadShape) -> usize {
         self.rows(shape).min(shape.kv_heads)
     }
 
-    /// Sums the scores of the query heads that share a selection: (heads, n) -> (rows, n).
+    /// Sums the scores of the query heads that share a selection: (heads, n) -> (selections, n).
     pub fn sum<E: Select>(self, engine: &mut E, scores: &E::Tensor, shape: HeadShape) -> Result<E::Tensor, Error> {
         let (rows, n) = (self.rows(shape), scores.shape()[1]);
         if rows == shape.heads {
@@ -47,16 +48,17 @@ impl Granularity {
     }
 
     /// Puts the n items of every head, `x` (heads, n, w), side by side for the heads that share a selection. The
-    /// result is the payload of the selections, (min(rows, heads), n, w * heads per row). The heads are query heads
-    /// or key/value heads.
+    /// heads are query heads or key/value heads. The result is the payload of the selections, (selections, n, w *
+    /// heads per selection). If there are more selections than heads, it has one entry for each head.
     pub fn payload<T: Tensor>(self, x: &T, shape: HeadShape) -> T {
         let [heads, n, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
         let rows = self.rows(shape).min(heads);
         x.reshape(&[rows, heads / rows, n, w]).permute(&[0, 2, 1, 3]).reshape(&[rows, n, heads / rows * w])
     }
 
-    /// The inverse of [`payload`](Granularity::payload), of k gathered items: (rows, k, w') -> (heads, k, w) for
-    /// `heads` heads, or one entry per selection if there are more selections than heads.
+    /// The inverse of [`payload`](Granularity::payload), for the k items that each selection gathered: (selections,
+    /// k, w * heads per selection) -> (heads, k, w). If there are more selections than heads, the result has one
+    /// entry for each selection.
     pub fn unpack<T: Tensor>(x: &T, heads: usize) -> T {
         let [rows, k, w] = x.shape()[..] else { panic!("gathered shape {:?}", x.shape()) };
         let each = (heads / rows).max(1);

@@ -21,8 +21,8 @@ impl HeadShape {
     }
 }
 
-/// (heads, rows, d) -> (kv_heads, group * rows, d): the queries that share a key/value head become rows of one
-/// matrix, so that keys and values are never repeated.
+/// Makes the queries that share a key/value head rows of one matrix, so that keys and values are never repeated:
+/// (heads, rows, d) -> (kv_heads, group * rows, d).
 pub fn fold_heads<T: Tensor>(q: &T, shape: HeadShape) -> T {
     let rows = q.shape()[1];
     q.reshape(&[shape.kv_heads, shape.group() * rows, shape.head_dim])
@@ -34,7 +34,7 @@ pub fn unfold_heads<T: Tensor>(x: &T, shape: HeadShape) -> T {
     x.reshape(&[shape.heads, rows, shape.head_dim])
 }
 
-/// The entries `index` of the axis `axis`, in the order of `index`.
+/// The entries of `x` with the indices `index` along `axis`, in the order of `index`.
 pub fn take<T: Tensor>(x: &T, axis: usize, index: &[usize]) -> T {
     let mut parts = Vec::new();
     let mut start = 0;

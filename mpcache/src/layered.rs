@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::UnknownValue;
 
-/// Division of a budget among the layers. Every division has the same mean.
+/// How a budget is divided among the layers. The mean of the layers is the same in every division.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ByLayer {
     /// All layers have the same budget.
@@ -33,7 +33,8 @@ pub enum Light {
     Given(LayerSet),
 }
 
-/// Some of the first 128 layers. As a text: numbers from 0 and ranges with `+` between them, as `3-5+7`.
+/// Some of the first 128 layers. As a text it is made of numbers from 0 and of ranges, with `+` between them, for
+/// example `3-5+7`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSet(u128);
 
@@ -81,7 +82,7 @@ impl LayerSet {
         layer < 128 && self.0 >> layer & 1 == 1
     }
 
-    /// The largest layer.
+    /// The highest number of a layer in the set.
     pub fn last(self) -> Option<usize> {
         (0..128).rev().find(|layer| self.has(*layer))
     }

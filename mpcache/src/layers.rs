@@ -24,24 +24,24 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// `layers` layers that see all tokens.
+    /// `layers` layers with the heads `heads`. All of them see all tokens.
     pub fn global(layers: usize, heads: HeadShape) -> Self {
         let (heads, windows) = (vec![heads; layers], vec![None; layers]);
         Layers { heads, windows, shared: Vec::new(), soft_cap: None, causal: true, texts: 1 }
     }
 
-    /// The same layers without windows, for a policy that watches every layer, whatever its heads.
+    /// The same layers without windows, for a policy that watches every layer, whatever heads the layer has.
     pub fn without_windows(self) -> Self {
         Layers { windows: vec![None; self.windows.len()], ..self }
     }
 
-    /// Heads of the layers that see all tokens, or of the first one if there are none.
+    /// The heads of the layers that see all tokens, or of the first layer if no layer sees all tokens.
     pub fn pruned_heads(&self) -> HeadShape {
         let layer = self.windows.iter().position(Option::is_none);
         self.heads[layer.unwrap_or_default()]
     }
 
-    /// The heads of all texts, where one text has `one`. The heads of the first text come first.
+    /// The heads of all texts together, where one text has the heads `one`. The heads of the first text come first.
     pub(crate) fn all_heads(&self, one: HeadShape) -> HeadShape {
         HeadShape { heads: self.texts * one.heads, kv_heads: self.texts * one.kv_heads, ..one }
     }
@@ -52,8 +52,9 @@ impl Layers {
         self.windows.iter().filter(|window| window.is_none()).count()
     }
 
-    /// Whether `policy` has a layer to act on. The policy `full` acts on none and is always possible. Other policies
-    /// act neither on an encoder nor on a model whose later layers read keys and values of an earlier layer.
+    /// Whether the layers can be read by `policy`. The policy `full` needs no layer to act on, so it is always
+    /// possible. Other policies need a layer that sees all tokens. They act neither on an encoder nor on a model
+    /// whose later layers read keys and values of an earlier layer.
     pub fn take(&self, policy: &PolicySpec) -> bool {
         *policy == PolicySpec::default() || (self.causal && self.pruned() > 0 && self.shared.is_empty())
     }

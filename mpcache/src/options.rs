@@ -74,8 +74,8 @@ impl PolicyOptions {
         self.given.contains_key(key)
     }
 
-    /// The value of `key` as `parse` understands it, or `None` if the option was not given. Where `parse` returns
-    /// `None` the value is refused, and the message says what was `expected`. Reports state the value.
+    /// The value of `key` as `parse` understands it, or `None` if the option was not given. A value for which `parse`
+    /// returns `None` is refused, with a message that says what was `expected`. Reports state the value.
     ///
     /// # Panics
     /// If the policy does not list `key`.
@@ -106,7 +106,7 @@ impl PolicyOptions {
         Ok(value)
     }
 
-    /// Makes reports state `value` for `key`, where the value in force depends on more than the option.
+    /// Makes reports state `value` for `key`. Needed where the value in force depends on more than the option `key`.
     pub fn state(&mut self, key: &'static str, value: &impl ToString) {
         self.stated.insert(key, value.to_string());
     }
@@ -133,25 +133,25 @@ impl PolicyOptions {
         Ok(Some(value))
     }
 
-    /// A fraction above 0, up to 1.
+    /// The value of `key`, a fraction above 0 and up to 1, or `default` if it was not given.
     pub fn fraction(&mut self, key: &'static str, default: f64) -> Result<f64, PolicyError> {
         let parse = |text: &str| text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
         self.read_or(key, "a share above 0, up to 1", default, parse)
     }
 
-    /// A whole number from `least` on, below 2^20.
+    /// The value of `key`, a whole number from `least` on and below 2^20, or `default` if it was not given.
     pub fn number(&mut self, key: &'static str, least: usize, default: usize) -> Result<usize, PolicyError> {
         let parse = |text: &str| text.parse().ok().filter(|n| (least..1 << 20).contains(n));
         self.read_or(key, &format!("a number from {least}"), default, parse)
     }
 
-    /// `on` or `off`.
+    /// Whether the option `key` is `on` and not `off`, or `default` if it was not given.
     pub fn switch(&mut self, key: &'static str, default: bool) -> Result<bool, PolicyError> {
         let parse = |text: &str| ["on", "off"].into_iter().find(|known| *known == text);
         Ok(self.read_or(key, "on or off", if default { "on" } else { "off" }, parse)? == "on")
     }
 
-    /// A method of top-k selection, under the key `topk`.
+    /// The method of top-k selection under the key `topk`, or `default` if it was not given.
     pub fn top_k(&mut self, default: TopK) -> Result<TopK, PolicyError> {
         let names = TopK::ALL.map(|method| method.to_string()).join(", ");
         self.read_or("topk", &format!("one of {names}"), default, |text| text.parse().ok())

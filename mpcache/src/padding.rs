@@ -18,7 +18,8 @@ impl Padding {
         Padding { tokens: Some(vec![tokens]) }
     }
 
-    /// The positions of the tokens `start..start + count` of each text. Padding gets 0, which does not matter.
+    /// The positions of the tokens `start..start + count` of each text, or `None` where the padding is not known.
+    /// Padding gets the position 0, which does not matter.
     pub fn positions(&self, start: usize, count: usize) -> Option<Vec<u32>> {
         // Positions lie far below 2^32: a model has a table of them, or as many tokens as fit into memory.
         let of = |padding: &usize| (start..start + count).map(|i| i.saturating_sub(*padding) as u32).collect();

@@ -10,7 +10,7 @@ use crate::heads::take;
 pub struct Part<E: Engine> {
     heads: Vec<usize>,
     shape: HeadShape,
-    /// (tokens, heads * head_dim) each.
+    /// Keys and values, (tokens, heads * head_dim) each; `None` in an empty part.
     kv: Option<(E::Tensor, E::Tensor)>,
     /// What the engine remembers of the rows as operands, as long as rows are only appended.
     pub(crate) operands: Operands<E>,
@@ -27,8 +27,8 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// The weights that are added to scores of this shape (..., rows): softmax counts n equal tokens as one whose
-    /// score is larger by ln n.
+    /// What to add to scores of the shape `shape` (..., rows): ln n in the column of the row that stands for n
+    /// tokens, because softmax counts n equal tokens as one with a score that is larger by ln n.
     pub(crate) fn weights(self, shape: &[usize]) -> ArrayD<f32> {
         let weight = (self.tokens as f64).ln() as f32;
         ArrayD::from_shape_fn(shape, |at| if at[shape.len() - 1] == self.row { weight } else { 0.0 })
@@ -175,7 +175,7 @@ impl<E: Engine> Part<E> {
     }
 }
 
-/// (tokens, heads * head_dim) -> (heads, tokens, head_dim).
+/// Divides rows into heads: (tokens, heads * head_dim) -> (heads, tokens, head_dim).
 pub(crate) fn by_head<T: Tensor>(x: &T, heads: usize, head_dim: usize) -> T {
     x.reshape(&[x.shape()[0], heads, head_dim]).permute(&[1, 0, 2])
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::{HeadShape, UnknownValue};
 
-/// Most key/value heads of a layer that a pattern can name.
+/// Largest number of key/value heads that a pattern can name in a layer.
 const MAX_HEADS: usize = u128::BITS as usize;
 
 /// For every layer, the key/value heads that keep every token. The other heads keep a part of the tokens.
@@ -19,7 +19,7 @@ pub struct HeadPattern {
 }
 
 impl HeadPattern {
-    /// The pattern that `keeps` describes: outermost by layer, then by head, whether the head keeps every token.
+    /// The pattern that `keeps` describes: `keeps[layer][head]` says whether the head keeps every token.
     ///
     /// # Errors
     /// If a layer has more heads than a pattern can name, or there is no layer.

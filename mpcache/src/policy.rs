@@ -39,13 +39,13 @@ pub trait Policy<E: Engine>: Send {
     }
 
     /// The class of `layer`. Layers of one class cost the same, so that a plan computes only one of them. By default
-    /// every layer has a class of its own; a policy overrides this where the layer's number decides nothing else.
+    /// every layer has a class of its own. A policy overrides this if it can tell which layers cost the same.
     fn layer_class(&self, layer: usize) -> usize {
         layer
     }
 
     /// Attention of `q` (heads, rows, head_dim), the scaled and rotated queries of the last `rows` tokens that were
-    /// appended to `store`: (heads, rows, head_dim). A query sees the tokens up to its own.
+    /// appended to `store`. Returns the mixed values, (heads, rows, head_dim). A query sees the tokens up to its own.
     ///
     /// A prompt may come in pieces ([`Store::piece`]). The whole prompt sees itself, unless the policy evicts in
     /// between ([`prefill_chunk`](Policy::prefill_chunk)). If neither the model nor the policy wants a query of a

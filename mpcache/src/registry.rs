@@ -18,7 +18,7 @@ use crate::family::{Parsed, Settings};
 use crate::policies::BuiltIn;
 use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};
 
-/// A family that cannot be registered.
+/// Why a family cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
@@ -59,7 +59,7 @@ impl<F: PolicyFamily + Send + Sync> Default for Registration<F> {
 }
 
 impl<F: PolicyFamily + Send + Sync> Registration<F> {
-    /// A family that runs on no engine so far.
+    /// The registration of the family `F`, without any engine so far.
     pub fn new() -> Self {
         Registration { builds: Vec::new(), family: PhantomData }
     }

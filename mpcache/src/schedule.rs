@@ -20,28 +20,28 @@ const BLOCKS: usize = 4;
 pub struct Schedule {
     /// The tokens that are kept.
     pub budget: Budget,
-    /// Tokens that go at once while text is generated, at most half of the budget.
+    /// The number of tokens that are evicted at once while text is generated, at most half of the budget.
     pub block: usize,
-    /// Tokens of a chunk of the prompt, after each of which the store is cut to the budget. `None` cuts it only at
-    /// the end of the prompt.
+    /// The number of tokens in a chunk of the prompt. The store is cut to the budget after each chunk. `None` cuts it
+    /// only at the end of the prompt.
     pub prefill: Option<usize>,
 }
 
 /// A point of the text at which tokens are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// The number of tokens seen by then.
+    /// The number of tokens seen when the eviction comes.
     pub at: usize,
-    /// The number of tokens that are left.
+    /// The number of tokens that the eviction leaves.
     pub keep: usize,
 }
 
-/// Which budgets make a policy evict after the prompt.
+/// The kinds of budget under which a policy goes on to evict tokens after the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Later {
-    /// A share as well as a number of tokens.
+    /// Budgets of both kinds: a share, and a number of tokens.
     Always,
-    /// Only a number of tokens: a share is a share of the prompt.
+    /// Only a budget that is a number of tokens. A share is then a share of the prompt.
     Tokens,
 }
 
@@ -75,8 +75,9 @@ impl Schedule {
         Ok(Schedule { budget, block, prefill })
     }
 
-    /// The number of tokens left of `held` tokens where `most` may stay: a block less than `most`, plus one, because
-    /// a token that came in or will come takes a place of its own. `None` if nothing is evicted.
+    /// The number of tokens that an eviction leaves of `held` tokens, if at most `most` may stay; `None` if nothing
+    /// is evicted. The eviction leaves a block less than `most`, plus one token, because a token that came in or will
+    /// come takes a place of its own.
     pub fn left(&self, most: usize, held: usize) -> Option<usize> {
         (held > most).then(|| most + 1 - self.block.min(most.div_ceil(2)))
     }
@@ -87,8 +88,9 @@ impl Schedule {
         piece.in_prompt() && !piece.ends_prompt() && self.prefill.is_some_and(ends)
     }
 
-    /// The largest number of tokens that stay under a budget of `budget` tokens. A share grows with the text, so all
-    /// of its tokens stay. Of a number of tokens all but one stay, so that there is room for the next token.
+    /// The largest number of tokens that stay under a budget of `budget` tokens. If the budget is a share, that is
+    /// all of them, because a share grows with the text. If it is a number of tokens, it is one less, so that there
+    /// is room for the next token.
     pub fn stay(&self, budget: usize) -> usize {
         match self.budget {
             Budget::Share(_) => budget,
@@ -102,9 +104,9 @@ impl Schedule {
         self.budget.tokens().unwrap_or_else(|| self.budget.of(tokens))
     }
 
-    /// The next eviction of a layer, seen after `piece`; `None` if its store will not be cut. `budget` is the layer's
-    /// budget: [`budget_of`](Schedule::budget_of) or a part of it. With [`Later::Tokens`] generated tokens are
-    /// evicted only under a budget in tokens.
+    /// The next eviction of a layer, as it is foreseen after `piece`; `None` if the layer's store will not be cut.
+    /// `budget` is the layer's budget: [`budget_of`](Schedule::budget_of) or a part of it. With [`Later::Tokens`]
+    /// generated tokens are evicted only under a budget in tokens.
     pub fn next(&self, budget: usize, piece: Piece) -> Option<Eviction> {
         let Piece { end, prompt, held, .. } = piece;
         let most = self.stay(budget);

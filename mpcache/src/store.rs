@@ -27,7 +27,7 @@ pub(crate) enum Sees {
 }
 
 impl Sees {
-    /// The range of tokens that the query of the token before `end` sees, of `tokens` tokens.
+    /// The range that a query sees of `tokens` tokens. The query is that of the last token before the position `end`.
     pub(crate) fn span(self, end: usize, tokens: usize) -> Range<usize> {
         match self {
             Sees::Latest(window) => end.saturating_sub(window)..end,
@@ -54,7 +54,7 @@ pub struct Store<E: Engine> {
     /// party knows them.
     hidden: Option<Vec<Vec<Range<usize>>>>,
     soft_cap: Option<f32>,
-    /// (kv_heads, group).
+    /// The sink of each query head, (kv_heads, group), if the layer has sinks.
     sinks: Option<E::Tensor>,
     pub(crate) positions: Option<Positions>,
 }
@@ -66,9 +66,9 @@ impl<E: Engine> Store<E> {
         Store::divided(layer, shape, parts, Sees::Latest(usize::MAX), None, 1)
     }
 
-    /// An empty store that is divided into `parts`, the key/value heads of each, in which every head stands once.
-    /// Queries see what `sees` says. Scores are capped at `soft_cap` before a softmax. Positions are recorded if the
-    /// engine sees its values.
+    /// An empty store that is divided into `parts`. Each part lists its key/value heads, and every head is in one
+    /// part. Queries see what `sees` says. Scores are capped at `soft_cap` before a softmax. Positions are recorded
+    /// if the engine sees its values.
     pub(crate) fn divided(
         layer: usize,
         shape: HeadShape,
@@ -123,8 +123,8 @@ impl<E: Engine> Store<E> {
         self.sinks = Some(all.reshape(&[self.shape.kv_heads, self.shape.group()]));
     }
 
-    /// Hides tokens: from now on no token attends to the tokens of one range for each text. Only the client names the
-    /// ranges.
+    /// Hides tokens: for each text, no query attends to the tokens of one range from now on. Only the client knows
+    /// the ranges and passes `Some`.
     pub(crate) fn hide(&mut self, tokens: Option<Vec<Range<usize>>>) {
         let hidden = self.hidden.get_or_insert_default();
         let Some(tokens) = tokens else { return };
@@ -155,8 +155,8 @@ impl<E: Engine> Store<E> {
         self.parts.iter_mut().for_each(|part| part.append(k, v));
     }
 
-    /// Replaces all rows by those that a policy keeps when it evicts; [`Store::seen`] stays. The policy also records
-    /// which rows it kept, see [`Store::record_kept`].
+    /// Replaces all rows by those that a policy keeps when it evicts. [`Store::seen`] does not change. The policy
+    /// also records which rows it kept, see [`Store::record_kept`].
     pub fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
         self.whole_mut().replace(keys, values, None);
     }
@@ -254,17 +254,18 @@ impl<E: Engine> Store<E> {
         self.whole().values_by_head()
     }
 
-    /// The ranges of tokens that the last `rows` queries of each head of a group see, among the `tokens` tokens of a
-    /// part. A query sees its own token and all tokens before it, as far as the layer's window reaches. In an encoder
-    /// a query sees all tokens.
+    /// The ranges of tokens that queries see among the `tokens` tokens of a part: the ranges of the last `rows`
+    /// queries, once for each query head of a group. A query sees its own token and all tokens before it, as far as
+    /// the layer's window reaches. In an encoder a query sees all tokens.
     pub fn spans(&self, rows: usize, tokens: usize) -> Vec<Range<usize>> {
         let ends = (0..self.shape.group()).flat_map(|_| tokens - rows + 1..=tokens);
         ends.map(|end| self.sees.span(end, tokens)).collect()
     }
 
-    /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
-    /// rows, tokens), for a softmax. The scores of hidden tokens, which are padding and tokens after the end of a
-    /// text, lie below all others, and a row that stands for several tokens has the score of all of them.
+    /// For each part, the scores of its queries against all its keys, for a softmax: (kv_heads, rows, head_dim) ->
+    /// (kv_heads, rows, tokens), with the part's own kv_heads and tokens. The scores of hidden tokens, which are
+    /// padding and tokens after the end of a text, lie below all others. The score of a row that stands for several
+    /// tokens counts for all of them.
     pub fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
         // The cap of a layer needs scores in full precision.
         let precision = if self.soft_cap.is_none() { Precision::Softmax } else { Precision::Full };
@@ -307,8 +308,8 @@ impl<E: Engine> Store<E> {
         Ok(self.mix_each(engine, slice::from_ref(weights))?.remove(0))
     }
 
-    /// The mix of all values of each part by its `weights` (its kv_heads, rows, tokens): (its kv_heads, rows,
-    /// head_dim).
+    /// For each part, the mix of all its values by its tensor in `weights`: (kv_heads, rows, tokens) -> (kv_heads,
+    /// rows, head_dim), with the part's own kv_heads and tokens.
     pub fn mix_each(&mut self, engine: &mut E, weights: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
         let mut values: Vec<_> = self.parts.iter_mut().map(Part::cached_values).collect();
         engine.scope("values", |e| e.matmul_each(products(weights, &mut values), Precision::Full))
@@ -368,9 +369,10 @@ impl<E: Engine> Store<E> {
 }
 
 impl<E: Select> Store<E> {
-    /// The chosen clusters of `size` tokens among the tokens in `range`, keys and values side by side: (selections,
-    /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
-    /// `range` must begin at the same token, and `size` and `select` must be the same.
+    /// The keys and values of the chosen clusters, side by side: (selections, chosen, size * 2 head_dim * heads per
+    /// selection). The selection chooses among the clusters of `size` tokens into which the tokens in `range` are
+    /// divided. Heads share selections as `select` says. From call to call `range` must begin at the same token, and
+    /// `size` and `select` must be the same.
     pub fn gather(
         &mut self,
         engine: &mut E,

@@ -23,7 +23,7 @@ impl Ceiling {
         self.0
     }
 
-    /// The bound of sums of `terms` such entries.
+    /// The bound of sums of `terms` entries, each within this bound.
     pub fn times(self, terms: usize) -> Self {
         Ceiling(self.0.saturating_mul(terms as u64))
     }

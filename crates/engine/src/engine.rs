@@ -23,7 +23,8 @@ pub const MAX_SHOWN_SCORE: f32 = 480.0;
 
 const _: () = assert!(HIDDEN_SCORE + MAX_SHOWN_SCORE <= -30.0, "what MAX_SHOWN_SCORE says");
 
-/// Which approximation of x Phi(x) a model was trained with.
+/// Which form of x Phi(x) a model was trained with. Phi is the distribution function of the standard normal
+/// distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
     /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), `gelu_new` of Hugging Face.
@@ -37,9 +38,9 @@ pub enum Gelu {
 pub enum Right<'a, E: Engine + ?Sized> {
     /// A tensor that the engine has not seen before.
     Fresh(&'a E::Tensor),
-    /// A cached operand. It holds the tokens of the previous product with `operand`, unchanged, except that the last
-    /// ones may have been [taken back](CachedOperand::roll_back) and that new tokens may follow. An engine that
-    /// prepares its products opens only what is new.
+    /// A cached operand. It begins with the tokens that it had in the previous product with `operand`, unchanged,
+    /// though the last of them may have been [taken back](CachedOperand::roll_back). New tokens may follow. An engine
+    /// that prepares its products opens only what is new.
     Cached {
         /// The operand's current tensor. Its tokens stand along the [axis](crate::OperandKind::axis) of the operand's
         /// kind.
@@ -123,8 +124,8 @@ pub trait Engine: 'static {
         result
     }
 
-    /// Runs `layer` of a model. An engine that only counts costs may count those of the first layer of the same class
-    /// in this pass once more and return that layer's result. It then does not call `run`.
+    /// Runs `layer` of a model. An engine that only counts costs may skip `run` if another layer of the same class
+    /// ran in this pass. It then counts the costs of that layer once more, and returns its result.
     fn layer<T: Clone + Send + 'static>(
         &mut self,
         layer: &Layer<Self::Weight>,
@@ -137,8 +138,8 @@ pub trait Engine: 'static {
         run(self)
     }
 
-    /// Rows `ids` of `table`, which has [`inputs`](crate::WeightSpec::inputs) rows: shape (count, outputs). Only the
-    /// client knows the ids and passes `Some`. `count` is public.
+    /// The rows `ids` of `table`: shape (count, outputs). The table has [`inputs`](crate::WeightSpec::inputs) rows.
+    /// Only the client knows the ids and passes `Some`. `count` is public.
     fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize) -> Result<Self::Tensor, Error>;
 
     /// Rows `start..start + count` of `table`: shape (count, outputs). The indices are public.
@@ -149,11 +150,11 @@ pub trait Engine: 'static {
     /// Range: |x| < 2^10.
     fn input(&mut self, shape: &[usize], values: Option<ArrayViewD<f32>>) -> Result<Self::Tensor, Error>;
 
-    /// x W + b: (..., inputs) -> (..., outputs).
+    /// x W + b, where `weight` has the matrix W and the bias b: (..., inputs) -> (..., outputs).
     fn linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Self::Tensor, Error>;
 
-    /// The sum of [`linear`](Engine::linear) over pairs of an input and its weight. All outputs have the same shape.
-    /// Engines in fixed point round the sum once where they can, instead of each term.
+    /// The sum of the results of [`linear`](Engine::linear) for pairs of an input and its weight. All outputs have
+    /// the same shape. Engines in fixed point round the sum once where they can, instead of each term.
     ///
     /// # Panics
     /// If there are no pairs.
@@ -231,8 +232,9 @@ pub trait Engine: 'static {
     /// Opens `x` to the client, which gets `Some`. The server and a plan get `None`.
     fn reveal(&mut self, x: &Self::Tensor) -> Result<Option<ArrayD<f32>>, Error>;
 
-    /// x W + b, opened to the client as [`reveal`](Engine::reveal) does. Engines in fixed point round it to `bits`
-    /// fractional bits, because the lower bits would tell about the weights. Two parties round at random.
+    /// The result of [`linear`](Engine::linear), opened to the client as [`reveal`](Engine::reveal) does. Engines in
+    /// fixed point round it to `bits` fractional bits, because the lower bits would tell about the weights. Two
+    /// parties round at random.
     fn reveal_linear(
         &mut self,
         x: &Self::Tensor,

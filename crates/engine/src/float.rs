@@ -15,10 +15,11 @@ use crate::select::{Extrema, Select};
 use crate::top_k::Ranking;
 use crate::weight::{WeightData, WeightLoader, WeightSpec};
 
-/// Products of fewer multiplications than this stay on one thread.
+/// Products with fewer multiplications of numbers than this stay on one thread.
 const PARALLEL_MACS: usize = 1 << 18;
 
-/// Up to this many rows a product streams through the matrix once instead of packing it for a blocked product.
+/// If the left factor of a product has at most this many rows, the product streams through the right factor once,
+/// instead of packing it for a blocked product.
 const STREAMED_ROWS: usize = 4;
 
 /// Computes in the clear with f32; sums that a norm or a softmax depends on are kept in f64.
@@ -60,7 +61,7 @@ pub struct States {
     pub residual: Vec<Array2<f32>>,
 }
 
-/// The chosen positions of every row, each below `n`.
+/// For every row, the positions that were chosen of its `n` positions.
 #[derive(Clone, Debug)]
 pub struct FloatSelection {
     n: usize,
@@ -367,7 +368,7 @@ impl Select for Float {
     }
 }
 
-/// (batch, m, k) x (batch, k, n).
+/// The matrix product of each batch entry: (batch, m, k) x (batch, k, n) -> (batch, m, n).
 fn product(a: &T, b: &T) -> T {
     let a = a.view().into_dimensionality::<Ix3>().expect("three axes");
     let b = b.view().into_dimensionality::<Ix3>().expect("three axes");

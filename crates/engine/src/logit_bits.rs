@@ -12,7 +12,7 @@ use thiserror::Error;
 #[serde(try_from = "u32", into = "u32")]
 pub struct LogitBits(u32);
 
-/// A text or a number that is not a valid number of fractional bits of a logit.
+/// The error for a text or a number that is not a valid number of fractional bits of a logit.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{got}` is no number of fractional bits of a logit: expected 0..={}", LogitBits::MAX)]
 pub struct LogitBitsError {

@@ -167,7 +167,7 @@ pub fn largest(matrix: &dyn MatrixSource) -> f32 {
     f32::from_bits((0..lines).into_par_iter().with_min_len(16).map(of_line).max().unwrap_or(0))
 }
 
-/// The first entry in row-major order for which `holds`, with its position.
+/// The position and the value of the first entry in row-major order for which `holds` is true.
 pub(crate) fn find(matrix: &dyn MatrixSource, holds: impl Fn(f32) -> bool) -> Option<(usize, f32)> {
     let ((lines, length), (_, outputs)) = (matrix.lines(), matrix.shape());
     let mut entries = vec![0f32; length];
@@ -182,7 +182,7 @@ pub(crate) fn find(matrix: &dyn MatrixSource, holds: impl Fn(f32) -> bool) -> Op
     first
 }
 
-/// All entries, in memory.
+/// All entries of `matrix`, in memory.
 pub(crate) fn array(matrix: &dyn MatrixSource) -> Array2<f32> {
     let (inputs, outputs) = matrix.shape();
     let (lines, length) = matrix.lines();

@@ -45,8 +45,8 @@ pub struct OperandId {
     pub kind: OperandKind,
     /// How many times the matrix's rows were replaced before.
     pub generation: usize,
-    /// Index of the part of the layer's heads, where the heads are divided into parts that hold different tokens. A
-    /// part 0 is not serialised, so an undivided layer keeps the name that it had before there were parts.
+    /// Index of the part of the layer's heads, where the heads are divided into parts that hold different tokens.
+    /// Part 0 is not serialised, so an undivided layer keeps the name that it had before there were parts.
     #[serde(default, skip_serializing_if = "is_first")]
     pub part: usize,
 }

@@ -19,19 +19,19 @@ pub trait Select: Engine {
     /// A choice of k of the n entries of each row, in some order: (rows, k, n). Only a clear engine knows which ones.
     type Selection: Clone + Send + Sync + 'static;
 
-    /// (..., n) -> (...): sums over the last axis. Free.
+    /// Sums over the last axis, at no cost: (..., n) -> (...).
     fn sum_last(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
-    /// -x. Free.
+    /// The negated tensor -x, at no cost.
     fn negate(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
-    /// (..., n) -> (...): sums of squares over the last axis, which stay below 2^20.
+    /// Sums of squares over the last axis: (..., n) -> (...). The sums must stay below 2^20.
     fn sum_squares(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
     /// |x| entrywise.
     fn abs(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
-    /// (..., n) -> (...): maximum and minimum over the last axis.
+    /// The maximum and the minimum over the last axis: (..., n) -> (...).
     fn extrema(&mut self, x: &Self::Tensor) -> Result<Extrema<Self::Tensor>, Error>;
 
     /// A bound on the entries that the operation `origin` returns for any input. It serves [`Ranking::ceiling`].

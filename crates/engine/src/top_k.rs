@@ -11,17 +11,18 @@ use crate::ceiling::Ceiling;
 /// what the parties see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopK {
-    /// All pairs are compared and the ranks stay secret: n (n - 1) / 2 comparisons in one batch. Nothing is revealed.
+    /// All pairs of the n entries are compared and the ranks stay secret: n (n - 1) / 2 comparisons in one batch.
+    /// Nothing is revealed.
     #[default]
     Rank,
-    /// A secret-shared shuffle, then quickselect on opened comparisons: about 3 n comparisons in a few batches. Both
-    /// parties see how the shuffled entries compare; neither knows the permutation.
+    /// A secret-shared shuffle, then quickselect on opened comparisons: about 3 n comparisons for n entries, in a few
+    /// batches. Both parties see how the shuffled entries compare; neither knows the permutation.
     ShuffleReveal,
     /// A sorting network on entries and indices, in many rounds. Nothing is revealed.
     Sort,
 }
 
-/// A name that no method has.
+/// The error for a name that no method has.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown top-k method `{name}`; known are: rank, shuffle-reveal, sort")]
 pub struct UnknownTopK {
@@ -83,7 +84,8 @@ impl Ranking {
     }
 }
 
-/// The error that entries may have before they are [rounded](Ranking::rounded), as a share of the distance 2^-frac
-/// between multiples. A caller must choose `frac` accordingly. An entry is rounded to another multiple only if it
-/// lies within this error of the middle between two, as a share of 2 * `GRID_NOISE` of all values do.
+/// The error that an entry may have before it is [rounded](Ranking::rounded), as a share of the distance 2^-frac
+/// between multiples. A caller must choose `frac` accordingly. Only an entry that lies within this error of the
+/// middle between two multiples can be rounded to another multiple. That is a share of twice `GRID_NOISE` of all
+/// values.
 pub const GRID_NOISE: f64 = 1.0 / 16.0;

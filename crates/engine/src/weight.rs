@@ -90,7 +90,7 @@ impl WeightData {
         }
     }
 
-    /// The first entry of W in row-major order for which `holds`, with its position.
+    /// The position and the value of the first entry of W, in row-major order, for which `holds` is true.
     pub fn find(&self, holds: impl Fn(f32) -> bool) -> Option<(usize, f32)> {
         matrix::find(&*self.matrix, holds)
     }

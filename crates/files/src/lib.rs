@@ -33,14 +33,14 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The bytes of the regular file `path`, which may have up to `limit`.
+/// The bytes of the regular file `path`. The file may have up to `limit` bytes.
 ///
 /// Errors: those of [`open`], and [`ErrorKind::FileTooLarge`].
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     contents(open(path)?, limit)
 }
 
-/// [`read`] of an open file.
+/// [`read`] for a file that is open already.
 ///
 /// Errors: those of [`read`].
 pub fn contents(file: File, limit: u64) -> io::Result<Vec<u8>> {
@@ -55,22 +55,22 @@ pub fn contents(file: File, limit: u64) -> io::Result<Vec<u8>> {
     Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than the {limit} bytes that are read")))
 }
 
-/// [`read`] of a text.
+/// [`read`] for a file that holds a text.
 ///
 /// Errors: those of [`read`], and of [`text`].
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     text(read(path, limit)?)
 }
 
-/// The text that `bytes` are.
+/// `bytes` as a text in UTF-8.
 ///
 /// Errors: [`ErrorKind::InvalidData`] for bytes that are no UTF-8.
 pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// The JSON objects of `text`, one on each line, with the number of the line, from one. A line that is no such object
-/// gives the reason. A byte-order mark and empty lines are skipped.
+/// The JSON objects of `text`, one on each line, each with its line number, counted from one. A line that is no such
+/// object gives the reason as an error. A byte-order mark and empty lines are skipped.
 pub fn json_lines<T: DeserializeOwned>(text: &str) -> impl Iterator<Item = (usize, Result<T, String>)> {
     let lines = (1..).zip(text.trim_start_matches('\u{feff}').lines()).filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(number, line)| {

@@ -11,7 +11,7 @@ use crate::Replacement;
 /// Most bytes of a report, a text or a file of settings that [`load`] reads.
 pub const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// A file or a folder that cannot be read or written.
+/// Why a file or a folder cannot be read or written.
 #[derive(Debug, Error)]
 #[error("{}: {source}", path.display())]
 pub struct FileError {
@@ -21,12 +21,12 @@ pub struct FileError {
     pub source: io::Error,
 }
 
-/// The error of the file or folder at `path`.
+/// Makes the error for the file or folder at `path` out of its cause.
 pub fn at(path: &Path) -> impl Fn(io::Error) -> FileError {
     move |source| FileError { path: path.into(), source }
 }
 
-/// The bytes of the regular file `path`, which may have up to [`MAX_FILE_BYTES`].
+/// The bytes of the regular file `path`. The file may have up to [`MAX_FILE_BYTES`] bytes.
 ///
 /// # Errors
 /// Errors of [`read`](crate::read).
@@ -44,7 +44,7 @@ pub fn check_writable(path: Option<&Path>) -> Result<(), FileError> {
     Replacement::check(path).map_err(at(path))
 }
 
-/// Replaces `path` by `bytes`, which hold no private text: the file may be readable to others.
+/// Replaces `path` by `bytes`. They must hold no private text, because others may be able to read the file.
 ///
 /// # Errors
 /// Errors of the operating system.

@@ -73,8 +73,8 @@ pub fn send_admission(link: &mut dyn Link, admission: &Admission) -> Result<(), 
     link.send(encode(admission)).map_err(|e| NetError::from_io(STEP, e, timeout))
 }
 
-/// Waits until the server lets this client in; `on_busy` hears every sign of life meanwhile. The read time-out counts
-/// from one message to the next.
+/// Waits until the server lets this client in. Calls `on_busy` at every sign of life until then. The read time-out
+/// counts from one message to the next.
 ///
 /// Errors: [`NetError::Refused`], [`NetError::NotWaggle`] if the peer is another program, [`NetError::Tls`] if it
 /// encrypts and this link does not, [`NetError::Malformed`], [`NetError::Closed`], [`NetError::TimedOut`].

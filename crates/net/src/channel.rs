@@ -89,12 +89,12 @@ impl Channel {
         self.role
     }
 
-    /// The account of this channel.
+    /// The ledger of this channel.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The account of this channel, to open scopes and phases.
+    /// The ledger of this channel, to open scopes and to set the phase.
     pub fn ledger_mut(&mut self) -> &mut Ledger {
         &mut self.ledger
     }

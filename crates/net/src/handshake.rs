@@ -76,10 +76,9 @@ impl Handshake {
     ///
     /// A field must be equal if either party says so. Such a field also differs if only one party states it.
     ///
-    /// Errors, on both sides alike and as soon as the peer's list is there: [`NetError::Disagreement`] with every
-    /// differing field. Otherwise [`NetError::NotWaggle`] if the peer is another program,
-    /// [`NetError::Malformed`] if its list (or ours) breaks the limits, and the errors of
-    /// [`Channel::exchange`].
+    /// Errors: [`NetError::Disagreement`] with every differing field, on both sides alike and as soon as the peer's
+    /// list is there; [`NetError::NotWaggle`] if the peer is another program; [`NetError::Malformed`] if the list of
+    /// either party breaks the limits; and the errors of [`Channel::exchange`].
     pub fn run(&self, channel: &mut Channel) -> Result<Vec<Field>, NetError> {
         let depth = channel.ledger().depth();
         channel.ledger_mut().enter(STEP);
@@ -178,7 +177,7 @@ fn encode(fields: &[Field]) -> Result<Vec<u8>, NetError> {
 
 enum Message {
     Fields(Vec<Field>),
-    /// Another version of the format; what follows is unknown.
+    /// The message has another version of the format, this one. Nothing after the version can be read.
     OtherFormat(u16),
 }
 

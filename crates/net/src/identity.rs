@@ -21,20 +21,20 @@ use zeroize::Zeroizing;
 /// Bytes of a public key and of a seed.
 const KEY_BYTES: usize = 32;
 
-/// Prefixes of a public key and of a seed in text.
+/// The prefix of a public key in text, and after it the prefix of a seed.
 const PUBLIC_PREFIX: &str = "ed25519:";
 const SECRET_PREFIX: &str = "ed25519-secret:";
 
-/// `PrivateKeyInfo` of RFC 8410 up to the seed, which is its end.
+/// The bytes of a `PrivateKeyInfo` (RFC 8410) before the seed, which comes last.
 const PKCS8_PREFIX: [u8; 16] = *b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
 
-/// `SubjectPublicKeyInfo` of RFC 8410 up to the key, which is its end.
+/// The bytes of a `SubjectPublicKeyInfo` (RFC 8410) before the key, which comes last.
 const SPKI_PREFIX: [u8; 12] = *b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 /// Most bytes of the file of an identity.
 const MAX_FILE_BYTES: u64 = 4096;
 
-/// A key or a file of keys that cannot be used.
+/// Why a key or a file of keys cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -46,25 +46,25 @@ pub enum KeyError {
         /// The cause.
         source: io::Error,
     },
-    /// A file that would be replaced.
+    /// A new key would replace an existing file.
     #[error("{}: a key is there already; remove it first if you mean it: whoever trusts it will not know the new one", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// A secret that other users of the machine may read.
+    /// Other users of the machine may read the file of a secret.
     #[error("{0}: others may read this secret key; close it to them: chmod 600 {0}", path.display())]
     Readable {
         /// The file.
         path: PathBuf,
     },
-    /// A file or directory that says whom a party trusts, and that other users of the machine may change.
+    /// Other users of the machine may change a file or directory that says whom a party trusts.
     #[error("{0}: others may write here, and so decide whom this party trusts; close it to them: chmod go-w {0}", path.display())]
     Writable {
         /// The file or directory.
         path: PathBuf,
     },
-    /// A line that does not belong into such a file.
+    /// A line is not allowed in the file of an identity or of a list of keys. `what` says why.
     #[error("{}, line {line}: {what}", path.display())]
     Line {
         /// The file.
@@ -74,19 +74,19 @@ pub enum KeyError {
         /// The fault.
         what: String,
     },
-    /// A file of an identity without a key.
+    /// The file of an identity has no key.
     #[error("{}: no secret key in it", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// A text that is no public key.
+    /// A text cannot be read as a public key.
     #[error("`{text}` is no public key: give `ed25519:` and 64 hexadecimal digits")]
     Parse {
         /// The text, shortened.
         text: String,
     },
-    /// No random numbers, or a seed that the library refuses.
+    /// There are no random numbers, or the library refuses a seed.
     #[error("no key pair: {what}")]
     Provider {
         /// The cause.
@@ -111,7 +111,7 @@ impl PublicKey {
         Some(PublicKey(key.try_into().ok()?))
     }
 
-    /// The `SubjectPublicKeyInfo`.
+    /// The key as a `SubjectPublicKeyInfo`.
     pub(crate) fn spki(&self) -> Vec<u8> {
         [SPKI_PREFIX.as_slice(), &self.0].concat()
     }
@@ -276,7 +276,7 @@ fn signing_key(seed: &[u8; KEY_BYTES]) -> Result<Arc<dyn SigningKey>, KeyError> 
     any_eddsa_type(&PrivatePkcs8KeyDer::from(der.as_slice())).map_err(|e| KeyError::Provider { what: e.to_string() })
 }
 
-/// Gives `draft` the name `path`, which must not exist.
+/// Renames the file `draft` to `path`, which must not exist yet.
 fn rename_new(draft: &Path, path: &Path) -> io::Result<()> {
     match std::fs::hard_link(draft, path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {

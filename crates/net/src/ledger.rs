@@ -106,7 +106,7 @@ impl Traffic {
         [bytes_client_to_server, bytes_server_to_client, messages, flows, time, cpu, peer_cpu]
     }
 
-    /// The account of these [quantities](Traffic::quantities).
+    /// The account with these [quantities](Traffic::quantities).
     fn of([bytes_client_to_server, bytes_server_to_client, messages, flows, times @ ..]: [u64; 7]) -> Self {
         let [time, cpu, peer_cpu] = times.map(Duration::from_nanos);
         Traffic { bytes_client_to_server, bytes_server_to_client, messages, flows, time, cpu, peer_cpu }

@@ -38,8 +38,8 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// Takes in what arrives within `limit`, up to a bound, for later calls of `recv`. Serves callers that wait for
-    /// something else: [`Shaped`](crate::Shaped) while its queue is full, and a server while its client waits its
+    /// Takes in what arrives within `limit`, up to a bound, for later calls of `recv`. Called while something else is
+    /// waited for: by [`Shaped`](crate::Shaped) while its queue is full, and by a server while its client waits its
     /// turn.
     ///
     /// Errors: `UnexpectedEof` when the peer has closed and everything received was taken. A link that takes in

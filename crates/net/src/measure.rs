@@ -24,11 +24,11 @@ const STEP: &str = "link";
 const PINGS: usize = 4;
 /// Bytes of the bursts. A connection that was idle may need the first burst of a megabyte to become fast.
 const BURSTS: [usize; 5] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 1 << 20];
-/// A burst is quick if it takes less than this time plus four round trips, for which a new connection may hold it
-/// back.
+/// A burst is quick if it takes less than this time plus four round trips. A new connection may hold a burst back for
+/// as long as four round trips.
 const QUICK: Duration = Duration::from_millis(25);
-/// The grid's rates in Mbit/s, and its round trips in microseconds. The presets lie far from the middle between two
-/// places.
+/// The grid's rates in Mbit/s, and after them its round trips in microseconds. The presets lie far from the middle
+/// between two places.
 const RATES: [u64; 11] = [1, 3, 10, 30, 100, 400, 1000, 3000, 10_000, 32_000, 100_000];
 const TRIPS: [u64; 8] = [50, 400, 1500, 5000, 20_000, 80_000, 300_000, 1_000_000];
 
@@ -41,8 +41,8 @@ pub struct Measured {
     pub bursts: usize,
 }
 
-/// Measures the link between the parties, both of which call this. In a rehearsal the result is `known` to the
-/// server.
+/// Measures the link between the parties, both of which call this. A server with `known` states the shape in `known`
+/// in place of the measured one, and sends as many bursts: for rehearsals.
 ///
 /// # Errors
 /// [`NetError::Malformed`] for a message that is not in the table, and errors of the channel.

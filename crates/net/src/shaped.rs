@@ -27,7 +27,8 @@ const PIECE_BYTES: usize = 64 << 10;
 /// The time for which a `send` that waits for room lets the inner link read before it looks for room again.
 const WAIT: Duration = Duration::from_millis(2);
 
-/// The last part of a wait, which yields instead of sleeping, because sleeping overshoots by about 60 us.
+/// The length of the last part of a wait, in which the thread yields instead of sleeping, because sleeping overshoots
+/// by about 60 us.
 const SLEEP_OVERSHOOT: Duration = Duration::from_micros(80);
 
 /// Rate and delay of a network.
@@ -95,7 +96,7 @@ impl fmt::Display for LinkShape {
     }
 }
 
-/// A text that names no network.
+/// The error for a text that names no network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{text}` is no network: give lan, lan-1g, wan, wan-far, that of a paper such as bolt-wan, or a rate and a round \
@@ -177,7 +178,7 @@ impl Shaped {
     }
 }
 
-/// Sends every piece when its last byte has left the wire and crossed it.
+/// Sends every piece at the time at which its last byte would have left the wire, plus half a round trip.
 fn deliver(
     mut sender: Box<dyn SendHalf>,
     deliveries: Receiver<Delivery>,

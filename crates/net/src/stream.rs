@@ -43,7 +43,8 @@ use crate::link::{SendHalf, WireBytes};
 /// Most bytes that wait to be written to a peer, and most that are read ahead.
 pub(crate) const QUEUE_BYTES: usize = 64 << 20;
 
-/// A peer that takes less than this within the read time-out counts as silent, as for [`Channel`](crate::Channel).
+/// A peer that takes fewer bytes than this within the read time-out counts as silent, as for
+/// [`Channel`](crate::Channel).
 const PROGRESS_BYTES: u64 = 256 << 10;
 
 /// A buffer is encrypted and written in pieces of this size, so that progress can be seen.
@@ -52,7 +53,8 @@ const PIECE_BYTES: usize = 128 << 10;
 /// Reads smaller than this go through a buffer of this size, so that a header costs no system call of its own.
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
-/// Read buffers of unread input that a dropped link discards to close in good order.
+/// A dropped link discards at most this many read buffers of unread input, because closing a socket with unread input
+/// resets the connection.
 const DISCARDED_BUFFERS: usize = 1024;
 
 /// Longest time that a sending half sleeps while it waits for room; the writer wakes it earlier.
@@ -458,10 +460,10 @@ impl Drop for TcpLink {
     }
 }
 
-/// The time for which others wait for the writer without progress.
+/// Limits how long other threads wait for the writer while it makes no progress.
 struct Patience {
     since: Instant,
-    /// Bytes written at `since`; `None` at first.
+    /// Bytes that were written by the time `since`; `None` at first.
     written: Option<u64>,
     timeout: Duration,
 }

@@ -61,7 +61,7 @@ pub(crate) fn dial(addr: impl ToSocketAddrs + Display, patience: Duration) -> Re
     }
 }
 
-/// Tries once each address that `addr` stands for, at most `limit` for each. Leaves the last one in `name`.
+/// Tries once each address that `addr` stands for, at most `limit` for each. Leaves the address tried last in `name`.
 fn attempt(addr: &impl ToSocketAddrs, name: &mut String, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(ErrorKind::AddrNotAvailable, "the name has no address");
     for addr in addr.to_socket_addrs()? {

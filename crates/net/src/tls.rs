@@ -99,7 +99,7 @@ pub fn accept(
 }
 
 /// A [`Link`] over an encrypted connection between two parties that know each other's key. Errors, time-outs,
-/// closing, and the memory that a peer without reading may hold are as for [`crate::tcp::TcpLink`].
+/// closing, and the memory that a peer can take up by not reading are as for [`crate::tcp::TcpLink`].
 ///
 /// A connection that ends without the farewell of TLS is closed like any other. Whether a session was complete is
 /// decided by [`Channel::confirm_transcript`](crate::Channel::confirm_transcript). A changed byte ends the link with
@@ -212,7 +212,7 @@ fn shake_hands(
     }
 }
 
-/// The meaning of a failed handshake with a peer that began with `first`.
+/// The meaning of `error`, with which a handshake failed. The peer's first bytes were `first`.
 fn explain(error: rustls::Error, first: &[u8]) -> NetError {
     // TLS begins with a record of a handshake or of an alert.
     if !matches!(first, [0x15 | 0x16, 3, ..]) {
@@ -272,7 +272,7 @@ fn verify(
     )
 }
 
-/// The methods that both verifiers share: raw Ed25519 keys, which signatures of TLS 1.3 prove.
+/// The methods that are the same in both verifiers. They accept only raw Ed25519 keys and only signatures of TLS 1.3.
 macro_rules! raw_keys_of_tls13 {
     () => {
         fn verify_tls12_signature(

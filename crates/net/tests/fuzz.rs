@@ -42,7 +42,7 @@ fn fuzz_handshake() {
     });
 }
 
-/// Texts of a peer end up on a terminal.
+/// Checks that what the error says has no control characters, because the texts of a peer end up on a terminal.
 fn assert_one_line_each(error: &NetError) {
     match error {
         NetError::Disagreement { differences } => {

@@ -15,12 +15,12 @@ use crate::forecast::Passage;
 #[derive(Default)]
 pub(crate) struct Classes {
     list: Vec<Class>,
-    /// The class whose first layer is running.
+    /// The index of the class whose first layer is running.
     running: Option<usize>,
 }
 
-/// What tells classes apart: the model's class number, and for each weight its inputs, outputs, fractional bits,
-/// bits, and whether it is public.
+/// What tells classes apart: the model's class number, and for each weight its inputs, outputs, fractional bits, bits
+/// of an entry, and whether the weight is public.
 type Key = (usize, Vec<(usize, usize, u32, u32, bool)>);
 
 /// Layers that cost the same in every pass.
@@ -57,7 +57,8 @@ pub(crate) enum Event {
     /// A cost is booked.
     Book {
         cost: Cost,
-        /// The passages with which the other layers of the class book the cost.
+        /// The passages that the other layers of the class use when they book the cost. Empty until the first of them
+        /// does.
         passages: Vec<Passage>,
     },
 }

@@ -14,8 +14,8 @@ use waggle_protocols::{Kernel, Rates};
 
 use crate::Units;
 
-/// The weight W: a kernel that is off by 100 % weighs as much as this many accounts of mean time that are off by 100
-/// %.
+/// The weight W: a rate that is off by 100 % weighs as much as this many accounts, each of mean time and predicted
+/// with an error of 100 %.
 const REFERENCE_WEIGHT: f64 = 0.3;
 
 /// Largest number of rounds of the descent, which stops earlier when no rate moves.

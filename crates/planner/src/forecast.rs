@@ -29,7 +29,7 @@ pub(crate) struct Forecast {
 }
 
 impl Forecast {
-    /// The state after [`Session::new`](waggle_protocols::Session::new), whose own traffic is booked in `ledger`.
+    /// The state after [`Session::new`](waggle_protocols::Session::new). Books the traffic of that call in `ledger`.
     pub(crate) fn new(options: Options, ledger: &mut Ledger) -> Self {
         ledger.enter("base OT");
         // The messages are booked as exchanges, all bytes with the first one: no account shows how they are divided.
@@ -130,8 +130,8 @@ impl Forecast {
         }
     }
 
-    /// Plays the times of the refills that the pool with OT sender `sender` had since it had made `before` OTs. The
-    /// refills sent `wire`.
+    /// Plays the times of the latest refills of the pool with OT sender `sender`. It had made `before` OTs before
+    /// these refills, which sent `wire`.
     fn time_refill(&mut self, sender: Role, before: u64, wire: Wire) {
         let made = self.pools.made()[sender as usize] - before;
         let Some(timeline) = self.timeline.as_mut().filter(|_| made > 0) else { return };
@@ -152,8 +152,9 @@ impl Forecast {
         }
     }
 
-    /// [`play`](Forecast::play) with `passages`, which spare going through the steps. `passages` are empty the first
-    /// time and those of the same cost later.
+    /// [`play`](Forecast::play) for a cost that is booked again and again. `passages` is empty in the first call for
+    /// the cost. It is filled then, and spares later calls going through the steps. It is not used if times are
+    /// predicted.
     pub(crate) fn play_again(&mut self, cost: &Cost, passages: &mut Vec<Passage>, ledger: &mut Ledger) {
         if self.timeline.is_some() {
             return self.play(cost, ledger);
@@ -184,7 +185,7 @@ impl Forecast {
         (0..left).for_each(|_| self.play_once(steps, ledger));
     }
 
-    /// Books `steps`, whose passage is `passage` and whose keys have been sent, `times` times.
+    /// Books `steps`, which are those of `passage`, `times` times. All keys that they need must have been sent.
     fn repeat(&mut self, passage: &mut Passage, steps: &[Step], times: u64, ledger: &mut Ledger) {
         let made = self.pools.made();
         let wires = passage.play(steps, times, &mut self.pools, ledger);
@@ -206,7 +207,8 @@ impl Forecast {
     }
 }
 
-/// The kernels for a byte of a key: the one that the holder runs, then the one of the other party.
+/// The kernels for a byte of a public key, and after them those for a byte of Galois keys: first the kernel that the
+/// holder of the key runs, then that of the other party.
 const MAKE_PUBLIC: [Kernel; 2] = [Kernel::PublicKey; 2];
 const MAKE_GALOIS: [Kernel; 2] = [Kernel::MakeGalois, Kernel::ReadGalois];
 

@@ -52,13 +52,14 @@ impl Planner {
         Planner { ledger, plans, forecast, options, stock, needs, classes, books: true }
     }
 
-    /// This planner, made to book times in `setting` too: those of the client's clock and of both processors.
+    /// This planner, which from now on also books times in `setting`: those of the client's clock and of both
+    /// processors.
     pub fn timed(mut self, setting: Deployment) -> Self {
         self.forecast.time(Timeline::new(setting), &mut self.ledger);
         self
     }
 
-    /// As [`Planner::timed`], and made to count the units of kernels by account ([`Planner::tallies`]).
+    /// As [`Planner::timed`], and the planner also counts the units of kernels by account ([`Planner::tallies`]).
     pub fn tallied(mut self, setting: Deployment) -> Self {
         self.forecast.time(Timeline::new(setting).tallied(), &mut self.ledger);
         self
@@ -140,7 +141,7 @@ impl Planner {
         self.needs().cots[sender as usize]
     }
 
-    /// The list for what is taken now, and the account that takes it.
+    /// The list of needs to which a need of the current operation is added, and the account of this operation.
     fn list(&mut self) -> (&mut Needs, &str) {
         (self.classes.running().unwrap_or(&mut self.needs), self.ledger.path())
     }
@@ -198,7 +199,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Books what the first layer of `class` did in this pass.
+    /// Books once more, for another layer of `class`, what the first layer of the class did in this pass.
     fn replay(&mut self, class: usize) -> Result<(), Error> {
         if !self.books {
             return Ok(());
@@ -220,8 +221,8 @@ impl Planner {
     }
 }
 
-/// The cost of taking `need` from `stock`: of making what the stock lacks and, if `work` is counted, of moving the
-/// words.
+/// The cost of taking `need` from `stock`: the cost of making what the stock lacks and, if `work` is counted, of
+/// moving the words out of the stock.
 fn taking(stock: &mut Levels, plans: &mut Plans, need: &Need, work: bool) -> Result<Cost, Error> {
     let made = stock.take(plans, need)?;
     Ok(if work { made.then(need.kind.moved(need.units)) } else { made })

@@ -62,10 +62,10 @@ impl Deployment {
 /// Rounds of a repetition that are played one by one. The later rounds are extrapolated from the last of these.
 const ROUNDS: u64 = 6;
 
-/// How many of the last rounds played are extrapolated from.
+/// The number of rounds from which later rounds are extrapolated. They are the last ones that were played.
 const STEADY: u64 = 3;
 
-/// Number of spans that are remembered of a party, for work of the other party to share its cores with.
+/// Number of spans that are remembered of each party. Work of the other party shares its cores with these spans.
 const SPANS: usize = 32;
 
 /// A period in which a party uses some cores.
@@ -103,7 +103,7 @@ struct Tally {
     /// Units since the last booking.
     open: BTreeMap<(Phase, Kernel), [f64; 2]>,
     accounts: Tallies,
-    /// How many rounds each round that is played stands for.
+    /// How many rounds the round that is being played stands for.
     rounds: f64,
 }
 
@@ -238,8 +238,8 @@ impl Timeline {
         }
     }
 
-    /// When work of `cpu` seconds on up to `cores` cores is done if it begins at `start` beside the other party's
-    /// work.
+    /// The time at which `party` has done work of `cpu` seconds on up to `cores` cores. The work begins at `start`,
+    /// and the other party's work may take some of the cores.
     fn shared(&mut self, party: Role, start: f64, cpu: f64, cores: f64) -> f64 {
         let machine = &self.setting.machines[party as usize];
         let (all, speedup) = (f64::from(machine.cores.max(1)), machine.speedup);
@@ -266,7 +266,7 @@ impl Timeline {
         now + left / spread(cores, speedup)
     }
 
-    /// Remembers that `party` used cores in `span`.
+    /// Remembers the period `span`, in which `party` uses some cores.
     fn remember(&mut self, party: Role, span: Span) {
         let spans = &mut self.busy[party as usize];
         match spans.back_mut() {
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
     use waggle_protocols::cost::Cost;
 
-    /// A kernel that runs in one thread, and one that runs in tasks of the pool.
+    /// A kernel that runs in one thread, and after it a kernel that runs in tasks of the pool.
     const SINGLE: Kernel = Kernel::Call;
     const SPREAD: Kernel = Kernel::Pad;
 
@@ -374,7 +374,7 @@ mod tests {
         LinkShape { bytes_per_second: rate, round_trip: Duration::from_millis(delay_ms) }
     }
 
-    /// Seconds of the client's clock, of the client's processor and of the server's.
+    /// Seconds that `cost` takes on the client's clock, on the client's processor and on the server's processor.
     fn played(setting: &Deployment, cost: &Cost) -> [f64; 3] {
         let mut timeline = Timeline::new(setting.clone());
         cost.runs().iter().for_each(|run| timeline.repeat(&run.steps, run.times, Phase::Decode));

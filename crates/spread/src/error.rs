@@ -2,14 +2,14 @@
 
 use thiserror::Error;
 
-/// A job whose ranks cannot multiply together.
+/// Why the ranks of a job cannot multiply together.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpreadError {
-    /// A job of several ranks, in a program without MPI.
+    /// The job has several ranks, but the program was built without MPI.
     #[error("mpirun started {0} ranks, but this program was built without MPI")]
     NotBuilt(usize),
-    /// The MPI library does not allow other threads, even if they never call it.
+    /// The MPI library does not allow other threads in the process, not even threads that never call MPI.
     #[error("the MPI library gives threads at the level `{0}`, `Funneled` is needed")]
     Threads(String),
     /// MPI was initialised before.
@@ -28,7 +28,7 @@ pub enum SpreadError {
         /// The message of the other rank.
         what: String,
     },
-    /// Another rank has other files.
+    /// Another rank has another model than rank 0.
     #[error("rank {rank} on {host} has another model than rank 0: {theirs}, expected {ours}")]
     Differs {
         /// The other rank.
@@ -40,7 +40,7 @@ pub enum SpreadError {
         /// The digest of the other rank's model.
         theirs: String,
     },
-    /// A message that makes no sense here: the ranks run different programs.
+    /// Another rank sent a message that makes no sense here: the ranks run different programs.
     #[error("rank {rank} sent {bytes} bytes that are no message of this program during `{step}`")]
     Malformed {
         /// The rank that sent the message.
@@ -50,7 +50,7 @@ pub enum SpreadError {
         /// The number of bytes.
         bytes: usize,
     },
-    /// A matrix with rows too long for one message.
+    /// The rows of a matrix are too long for one message.
     #[error("a matrix of {inputs} by {outputs} entries: MPI carries rows of {limit} words at most")]
     TooWide {
         /// Rows of the matrix.

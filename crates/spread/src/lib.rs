@@ -14,7 +14,7 @@
 //! Requests of the preparation are broadcast with the client's keys and the seeds of the responses; every rank sends
 //! rank 0 the responses and shares of its columns ([`Prepared`](waggle_protocols::spread::Prepared)).
 //!
-//! Everything is exact modulo 2^64, so the words are those of one process ([`Spread`]).
+//! Everything is exact modulo 2^64, so every product is the same as that of one process ([`Spread`]).
 //!
 //! | module | what it does |
 //! |---|---|

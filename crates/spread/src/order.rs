@@ -11,7 +11,7 @@ const MAX_WORDS: usize = 1024;
 /// Messages of rank 0 to another rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
-    /// The largest entry of all columns of the next matrix.
+    /// Tells the rank the largest entry of all columns of the next matrix.
     Largest(f32),
     /// Has the rank take part in a product.
     Times {
@@ -69,7 +69,7 @@ pub(crate) enum Word {
         /// The machine of the rank.
         host: String,
     },
-    /// The largest entry of the rank's columns of a matrix.
+    /// The largest entry among the rank's columns of a matrix.
     Largest(f32),
     /// All matrices of the rank are ready.
     Ready,

@@ -14,13 +14,13 @@ use crate::comm::Comm;
 use crate::order::{Order, Word};
 use crate::owner::{Owner, abort};
 
-/// Most words in one message. MPI counts in 32 bits with a sign. This many words are also just under 2 GB, because
-/// some networks count bytes in the same way.
+/// Most words in one message. MPI counts words in a signed number of 32 bits. Some networks count bytes in the same
+/// way, so this many words are also just under 2^31 bytes.
 #[cfg(feature = "mpi")]
 const MOST_WORDS: usize = (1 << 28) - 1;
 
-/// The columns of `rank` among `ranks`, for a matrix with `outputs` columns. They are neighbours, and the numbers of
-/// two ranks differ by at most one.
+/// The columns of `rank` among `ranks`, for a matrix with `outputs` columns. They are neighbours. The numbers of
+/// columns of two ranks differ by at most one.
 pub fn columns_of(rank: usize, ranks: usize, outputs: usize) -> Range<usize> {
     let start = |rank: usize| (outputs as u128 * rank as u128 / ranks as u128) as usize;
     start(rank)..start(rank + 1)
@@ -152,7 +152,7 @@ impl Ranks {
         self.0.owner.end();
     }
 
-    /// Sends `word` to rank 0.
+    /// Sends the message `word` to rank 0.
     fn tell(&self, word: Word) -> Result<(), SpreadError> {
         self.0.owner.call(move |comm| comm.send(0, &word.to_bytes()))
     }
@@ -171,7 +171,8 @@ fn tell_all(comm: &dyn Comm, order: Order) {
     (1..comm.size()).for_each(|rank| comm.send(rank, &order.to_bytes()));
 }
 
-/// What `take` finds in the next word of every other rank.
+/// What `take` finds in the next message of every other rank. It is an error if a rank says that it cannot go on, or
+/// if `take` finds nothing.
 fn hear<T>(comm: &dyn Comm, step: &'static str, take: impl Fn(Word) -> Option<T>) -> Vec<Result<T, SpreadError>> {
     let one = |rank| {
         let bytes = comm.receive(rank);
@@ -183,7 +184,7 @@ fn hear<T>(comm: &dyn Comm, step: &'static str, take: impl Fn(Word) -> Option<T>
     (1..comm.size()).map(one).collect()
 }
 
-/// Copies `bytes` of rank 0 to all ranks, which know the number of bytes.
+/// Copies `bytes` of rank 0 to all ranks. Every other rank passes as many bytes of any value.
 fn broadcast(comm: &dyn Comm, bytes: Vec<u8>, most_words: usize) -> Vec<u8> {
     let length = bytes.len();
     let mut padded = bytes;

@@ -24,7 +24,7 @@ pub fn ranks(size: usize, most_words: usize) -> Result<Vec<Ranks>, SpreadError> 
     ends.into_iter().map(|end| Ranks::connect_limited(move || Ok(end), most_words)).collect()
 }
 
-/// One rank's ends of the channels between all ranks, by the other rank.
+/// The ends of one rank in the channels between all ranks, one in each direction for every other rank.
 struct Threads {
     rank: usize,
     to: Vec<Sender<Vec<u8>>>,

@@ -42,7 +42,7 @@ use crate::{
 /// The pattern is public, so no protocol runs to choose tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divided {
-    /// The heads that keep every token; `streaming` has none.
+    /// The heads that keep every token; `None` in `streaming`, where every head streams.
     pub heads: Option<HeadPattern>,
     /// The budget of the heads outside `heads`, out of all tokens seen, and when the other tokens are evicted.
     pub schedule: Schedule,
@@ -257,7 +257,7 @@ impl<E: Select> Parts<E> {
     }
 }
 
-/// The sum of rows, (rows, n) -> (1, n). Costs nothing.
+/// The sum of the rows of a matrix, at no cost: (rows, n) -> (1, n).
 fn sum<E: Select>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
     let n = rows.shape()[1];
     Ok(engine.sum_last(&rows.permute(&[1, 0]))?.reshape(&[1, n]))

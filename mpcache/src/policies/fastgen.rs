@@ -131,8 +131,10 @@ impl FastGen {
 }
 
 impl Head {
-    /// Adds the attention that the queries of `p` (queries, rows) gave to the `rows` rows. The queries of each query
-    /// head of the group stand one after another, `each` of them, and the last one sees all rows.
+    /// Adds to each of the `rows` rows the attention that it received from the queries of `p` (queries, rows). `p`
+    /// has `each` queries of the first query head of the group, then as many of the next one. The last query of a
+    /// head sees all rows, and each query before it one row less. Until the head has its profile, the probabilities
+    /// are kept as well.
     fn watch(&mut self, p: &[f32], rows: usize, each: usize) {
         self.received.resize(rows, 0.0);
         for (query, p) in p.chunks(rows).enumerate() {

@@ -21,8 +21,8 @@ use waggle_engine::Select;
 use crate::family::{Parsed, Settings, find};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};
 
-/// Makes one type of all families. A policy's file is known by name once it has a line here. The compiler reports a
-/// family without a line as dead code.
+/// Makes one type of all families in its list, and their policies known by name. If a family is missing from the
+/// list, the compiler reports it as dead code.
 macro_rules! registry {
     ($($module:ident::$family:ident,)+) => {
         $(pub use $module::$family;)+
@@ -87,8 +87,8 @@ registry! {
 /// The share of tokens that a policy looks at unless told otherwise.
 const DEFAULT_BUDGET: f64 = 0.25;
 
-/// Tokens at the start of the text that are always attended to, where no clusters say otherwise: StreamingLLM's
-/// number.
+/// Tokens at the start of the text that are always attended to, unless the sizes of clusters decide their number.
+/// This is StreamingLLM's number.
 const DEFAULT_SINKS: usize = 4;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub struct Random {
     pub budget: f64,
     /// The number of attended tokens that stand at the start of the text.
     pub sinks: usize,
-    /// Makes the public coins; no secret depends on them.
+    /// The seed of the public coins. No secret depends on it.
     pub seed: u64,
 }
 

@@ -1,10 +1,10 @@
 //! `h2o` and `tova`: the tokens that received the least attention are evicted.
 //!
-//! A full store evicts obliviously. To evict one token, the slot of the least score is a hidden one-hot row e, and
-//! the oldest protected token moves into this slot: x + e (moved - e x), by one gather and one scatter. To evict a
-//! block, the best of the unprotected tokens are gathered. Either way the slots lose their order, which attention
-//! does not need, and all rows are rewritten. A block of N tokens, evicted every N steps, therefore costs about as
-//! much as one single token, evicted in each step ([`Schedule`]).
+//! A full store evicts obliviously. To evict one token, the slot of the least score is a hidden one-hot vector e, and
+//! the oldest protected token moves into this slot: of the slots x and the row m of this token, x + e (m - e x) is
+//! made, by one gather and one scatter. To evict a block, the best of the unprotected tokens are gathered. Either way
+//! the slots lose their order, which attention does not need, and all rows are rewritten. A block of N tokens,
+//! evicted every N steps, therefore costs about as much as one single token, evicted in each step ([`Schedule`]).
 //!
 //! **Beside the papers.** H2O adds up attention, and half of the tokens that it keeps are the latest; this is the
 //! same here. TOVA protects no token; here the token of the query stays. Sums are rounded before they are compared

@@ -169,7 +169,7 @@ struct ByVotes<E: Select> {
 /// The attention that tokens received.
 #[derive(Clone)]
 struct Votes<T> {
-    /// (kv_heads, tokens).
+    /// The attention that each token received, (kv_heads, tokens).
     received: T,
     /// The number of queries that gave the attention.
     voters: usize,

@@ -10,7 +10,7 @@ use waggle_protocols::cost::Step;
 /// Largest number of draws that the bits of [`Pattern::waits`] can describe.
 const MOST_DRAWS: usize = u64::BITS as usize / 2;
 
-/// Rounds before the first mark, because a mark costs more than some rounds.
+/// Rounds before [`Passage::walk`] marks a state for the first time. A mark costs more than some rounds.
 const FIRST_MARK: u64 = 64;
 
 /// Steps that are played many times. Each time they send the same messages, apart from refills. Refills also decide
@@ -26,18 +26,19 @@ pub(crate) struct Passage {
 /// One way in which a passage can run: which draws wait for which flows of a refill.
 #[derive(Clone, Debug)]
 struct Pattern {
-    /// Two bits for every draw, the first draw highest: which flows its refill has, see [`waiting`].
+    /// Two bits for every draw, the first draw in the highest bits: which flows the refill before the draw has, see
+    /// [`waiting`].
     waits: u64,
     /// The direction of the last message before the steps.
     first: Option<Direction>,
     /// The direction of the last message of the steps.
     last: Option<Direction>,
-    /// The traffic of one time, without the bytes and messages of refills.
+    /// The traffic of one pass through the steps, without the bytes and messages of refills.
     once: Vec<(Phase, Traffic)>,
     times: u64,
 }
 
-/// How often each pattern happened up to some point, and what refills had done by then.
+/// How often each pattern happened up to some point of a passage, and what refills had sent and made by then.
 #[derive(Debug)]
 struct Place {
     patterns: Vec<u64>,
@@ -112,8 +113,8 @@ impl Passage {
         }
     }
 
-    /// Takes the OTs of all draws and adds what refills sent to `wires`. Returns which draws waited, as
-    /// [`Pattern::waits`].
+    /// Takes the OTs of all draws, and adds what refills sent to `wires`. Returns which draws waited for which flows
+    /// of a refill, as [`Pattern::waits`] does.
     fn take(&self, pools: &mut Pools, wires: &mut [Wire; 2]) -> u64 {
         self.draws.iter().fold(0, |waits, draw| {
             let amount = pools.refill(draw);
@@ -165,7 +166,8 @@ impl Passage {
     }
 }
 
-/// Bytes and messages of refills that sent `wires`, by OT sender. The flows of refills are part of the patterns.
+/// The bytes and messages of refills that sent `wires`, by OT sender. No flows are counted, because the patterns
+/// already include the flows of refills.
 fn refill_traffic(wires: &[Wire; 2]) -> Traffic {
     let mut traffic = Traffic::default();
     for sender in [Role::Client, Role::Server] {

@@ -66,7 +66,7 @@ impl Pools {
         self.plan.refill_amount(made, held, draw.least)
     }
 
-    /// The messages of a refill by `amount` for `sender`.
+    /// The messages of a refill that makes `amount` OTs for the pool with OT sender `sender`.
     pub(super) fn wire(&self, sender: Role, amount: usize) -> Wire {
         self.plan.refill_wire(self.levels[sender as usize].made, amount)
     }
@@ -78,7 +78,8 @@ impl Pools {
         *held = *held + refill - draw.taken;
     }
 
-    /// Counts the OTs made since `before` `times` more times. The number of OTs held stays the same.
+    /// Extrapolates from the refills since the pools had made `before` OTs, by OT sender: what was made since then is
+    /// counted `times` more times. The numbers of OTs held stay the same.
     pub(super) fn repeat(&mut self, before: [u64; 2], times: u64) {
         for (level, before) in self.levels.iter_mut().zip(before) {
             level.made += times * (level.made - before);

@@ -21,7 +21,8 @@ pub(super) struct Clustered<E: Select> {
     settings: Clusters,
     /// The summaries of each layer.
     summaries: Vec<Summaries<E>>,
-    /// By layer, the attention that the voting window of the prompt gave so far, (kv_heads or 1, tokens).
+    /// By layer, the attention that tokens received so far from the voting window of the prompt, (kv_heads, tokens),
+    /// or (1, tokens) if all heads share a selection.
     votes: Vec<Option<E::Tensor>>,
     /// The tokens of the prompt that the last even layer kept.
     kept: Option<E::Selection>,
@@ -90,8 +91,8 @@ impl<E: Select> Clustered<E> {
         engine.scope("digest", |e| summaries.close(e, &c, &keys, q, shape))
     }
 
-    /// Chooses the clusters for `q`. If clusters are chosen by the scores of single tokens and these are known, `raw`
-    /// are the scores of all tokens, (heads, tokens).
+    /// Chooses the clusters for `q`. `raw` are the scores of all tokens, (heads, tokens), if they are known already
+    /// and single tokens are chosen by their scores. Otherwise clusters are chosen by their summaries.
     fn choose(
         &mut self,
         engine: &mut E,
@@ -287,7 +288,7 @@ impl<E: Select> Policy<E> for Clustered<E> {
     }
 }
 
-/// (batch, n, w) -> (batch * times, n, w): every entry `times` times in a row.
+/// Repeats every batch entry `times` times in a row: (batch, n, w) -> (batch * times, n, w).
 fn repeat_rows<T: Tensor>(x: &T, times: usize) -> T {
     if times == 1 {
         return x.clone();

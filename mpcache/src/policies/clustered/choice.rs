@@ -2,7 +2,7 @@
 
 use waggle_engine::{Error, Right, Select, Tensor};
 
-/// A choice of fine clusters, (rows, wanted, fine clusters).
+/// A choice of `wanted` fine clusters in each row, (rows, wanted, fine clusters).
 ///
 /// A choice on one level is one selection among all fine clusters. On two levels it is a selection of coarse
 /// clusters, and then one of fine clusters among their parts.

@@ -9,7 +9,7 @@ use crate::{UnknownValue, budget};
 /// Sizes of the clusters. A fine cluster has `fine` tokens, and a coarse cluster has `fan` fine clusters. There is
 /// only one level if `fan` is 1.
 ///
-/// As a text `FINE`, or `COARSE/FINE` in tokens.
+/// As a text the sizes are `FINE`, or `COARSE/FINE`, each a number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Tokens of a fine cluster, which is attended to as a whole or not at all.

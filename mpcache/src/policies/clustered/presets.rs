@@ -78,7 +78,7 @@ const KEYS: &[&str] = &[
     "dense",
 ];
 
-/// The paper's settings of algorithm 3, for short texts (8/4).
+/// The paper's settings of algorithm 3 for short texts: coarse clusters of 8 tokens and fine clusters of 4.
 const MPCACHE: Clusters = Clusters {
     budget: DEFAULT_BUDGET,
     sizes: Sizes { fine: 4, fan: 2 },
@@ -162,7 +162,8 @@ fn resized(c: Clusters, sizes: Sizes) -> Clusters {
     Clusters { sizes, sinks, similarity, ..c }
 }
 
-/// The similarity that the options state, or that of `c`, with the parameter that this similarity alone takes.
+/// The similarity that the options state, or else that of `c`. Its parameter, if it has one, is an option as well.
+/// Refuses a parameter of another similarity.
 fn similarity(options: &mut PolicyOptions, c: &Clusters) -> Result<Similarity, PolicyError> {
     let mut similarity = options.value("similarity", c.similarity)?;
     let name = similarity.to_string();

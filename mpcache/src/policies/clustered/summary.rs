@@ -78,8 +78,8 @@ impl FromStr for Similarity {
 
 /// Summaries of the closed clusters of one layer. Each is made once, when its cluster closes.
 pub(super) struct Summaries<E: Select> {
-    /// (summaries, kv_heads * width). With two levels, the summary of each coarse cluster stands before those of its
-    /// parts. New summaries come last, so the queries are multiplied by a matrix that only grows.
+    /// The summaries, (summaries, kv_heads * width). With two levels, the summary of each coarse cluster stands
+    /// before those of its parts. New summaries come last, so the queries are multiplied by a matrix that only grows.
     rows: Option<E::Tensor>,
     operand: E::Operand,
     /// The number of coarse clusters that have been summarised.
@@ -161,7 +161,7 @@ pub(super) struct Levels<T> {
     pub(super) fine: T,
 }
 
-/// The summaries, (clusters, kv_heads * width) on each level, of the clusters whose keys are `keys`; none where every
+/// The summaries of the clusters with the keys `keys`, (clusters, kv_heads * width) on each level; `None` if every
 /// token is scored by its own key.
 fn summarise<E: Select>(
     engine: &mut E,
@@ -195,7 +195,7 @@ fn on_each_level<E: Select>(
     Ok(Levels { coarse, fine })
 }
 
-/// (clusters * size, channels) -> (clusters, channels, size).
+/// Divides keys into clusters: (clusters * size, channels) -> (clusters, channels, size).
 fn by_cluster<T: Tensor>(keys: &T, size: usize) -> T {
     let [tokens, channels] = keys.shape()[..] else { panic!("keys of shape {:?}", keys.shape()) };
     keys.reshape(&[tokens / size, size, channels]).permute(&[0, 2, 1])

@@ -70,7 +70,8 @@ pub const HEAD_MAGNITUDE: u32 = 8;
 /// Fractional bits to which the scores of a scoring head are rounded: a unit is a 250th of a typical score.
 const HEAD_FRAC: u32 = 6;
 
-/// The number added to the surprisal of the first tokens, so that they stay, and log2 of a bound on the sum.
+/// The number added to the surprisal of the first tokens, so that they stay. The constant after it is log2 of a bound
+/// on the sum.
 const SINK: f32 = 4096.0;
 const SURPRISAL_MAGNITUDE: u32 = 13;
 
@@ -242,8 +243,8 @@ impl<E: Select> ByScore<E> {
         Ok(())
     }
 
-    /// The scores of all tokens that the store holds. Where scores follow from the keys, those of its first `old`
-    /// tokens.
+    /// The scores of all tokens that the store holds. If scores follow from the keys, only the scores of the first
+    /// `old` tokens of the store.
     fn complete(
         &self,
         engine: &mut E,

@@ -22,11 +22,12 @@ use crate::{HeadShape, Piece, PolicyError, PolicyOptions, Store};
 /// The number of tokens after the prompt over which the temperature rises, by default.
 const DEFAULT_RISE: usize = 256;
 
-/// The temperature of the prompt's queries, and the final one: the authors' numbers.
+/// The temperature of the prompt's queries, and after it the final temperature: the authors' numbers.
 const FIRST_TAU: f64 = 1.0;
 const LAST_TAU: f64 = 2.0;
 
-/// Bounds of the noise, so that scores stay in range. About one in 10^7 draws lies beyond them.
+/// The lower bound of the noise, and after it the upper bound. They keep scores in range. About one in 10^7 draws
+/// lies beyond them.
 const LEAST_NOISE: f64 = -3.0;
 const MOST_NOISE: f64 = 16.0;
 
