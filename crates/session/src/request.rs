@@ -171,9 +171,9 @@ impl Request {
         Ok(())
     }
 
-    /// The most positions that go through the model: those of the prompts but their last ones, padding among them,
-    /// and one for each token that is generated or guessed. The last position of a prompt gives a token, and counts
-    /// with it.
+    /// The most positions that go through the model: those of the prompts without their last ones, padding among
+    /// them, and one for each token that is generated or guessed. The last position of a prompt gives a token, and
+    /// counts with it.
     pub fn positions(&self) -> u64 {
         let prompt = self.lengths.prompt.saturating_sub(1) as u64;
         (self.texts as u64).saturating_mul(prompt.saturating_add(Drafts::positions(self.draft, self.lengths.tokens)))

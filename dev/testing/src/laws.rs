@@ -9,7 +9,7 @@
 //! | cost | both ledgers equal the plan's, and the shapes of results are those of the plan |
 //! | range | the reference refuses inputs outside the range |
 //! | uniform | what the parties open under masks is uniformly distributed, by chi-square |
-//! | spent once | no mask serves twice, and words that one place in the code opens in succession differ by uniform words |
+//! | spent once | no mask serves twice; words that one place in code opens in succession differ by uniform words |
 //!
 //! In two phases the correlations are made on the spot once, and once ahead.
 //!

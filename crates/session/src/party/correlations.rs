@@ -115,8 +115,8 @@ pub(super) fn keep<P: FnOnce() -> Result<(), Error>>(
     })
 }
 
-/// The server's last steps in a session that fills a pool. The server's part waits before the server says that it is
-/// ready, and becomes a pool when the client says that it keeps its own.
+/// The server's last steps in a session that fills a pool. The server's part waits from the moment before the
+/// server says that it is ready, and becomes a pool when the client says that it keeps its own.
 pub(super) fn keep_for_client(
     channel: &mut Channel,
     written: Result<Written, Error>,

@@ -55,7 +55,7 @@ enum Extent {
 /// The plan of a session.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// The outcome of either party, with the times of the plan's setting.
+    /// The outcome of either party, with times if the plan estimates them.
     pub outcome: Outcome,
     /// The memory of both processes, estimated. Only a plan with times knows the memory of operations.
     pub footprint: Footprint,

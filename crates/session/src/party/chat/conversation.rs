@@ -60,8 +60,8 @@ pub(super) struct Conversation {
 }
 
 /// Refuses a policy that would not do in a conversation what it does in a generation. A policy whose budget is a
-/// share of the prompt would cut the first turn alone, and where answers are padded, most policies would choose among
-/// the padding of earlier ones.
+/// share of the prompt would cut the first turn alone. Where answers are padded, most policies would choose among the
+/// padding of earlier answers.
 pub(in super::super) fn check_talk(policy: &PolicySpec, bound: &Request) -> Result<(), Error> {
     check_padding(bound.pad_answer, policy)?;
     let settings = policy.settings();
