@@ -1,8 +1,9 @@
 //! The public parts of a model, which the client has itself.
 //!
-//! Only the server says which parts are public, and a client has only the parts in a directory of its own. So each
-//! party states digests in the handshake: the server those of its public parts, the client those of all parts of its
-//! directory. Both compare them, and end the session before anything else is sent if one differs ([`BaseError`]).
+//! The server says which parts are public, and the client has its parts in a directory of its own. So each party
+//! states digests in the handshake: the server states those of its public parts, and the client those of all parts in
+//! its directory. Both parties compare the digests of the public parts. If one differs, they end the session before
+//! anything else is sent ([`BaseError`]).
 
 use std::sync::Arc;
 
@@ -15,35 +16,35 @@ use crate::Error;
 
 /// The field of the handshake in which a server states its public parts.
 const PUBLIC: &str = "public";
-/// The field of the handshake with a client's digests.
+/// The field of the handshake in which a client states the digests of its parts.
 const BASE: &str = "base";
-/// The step in which both fields are told.
+/// The step of the handshake, which errors about both fields name.
 const STEP: &str = "handshake";
 
-/// Public parts on which two parties do not agree.
+/// Why two parties do not agree on the public parts of a model.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BaseError {
-    /// A client without the public parts.
+    /// The server's model has public parts, and the client has none of them.
     #[error("`{parts}` of the server's model is public, and the client has none of it")]
     Missing {
         /// The public parts that the client lacks.
         parts: String,
     },
-    /// A client that has parts of which the server says that they are its own.
+    /// The client has a directory of public parts, and the server's model has no public part.
     #[error("the server's model has no public part, and the client has a base")]
     Unused,
-    /// A part that is not the same at both parties.
+    /// A public part is not the same at both parties.
     #[error("the {part} is public and differs: the client has {client}, the server has {server}")]
     Differs {
-        /// The part.
+        /// The part that differs.
         part: ModelPart,
         /// The digest of the client's part.
         client: String,
         /// The digest of the server's part.
         server: String,
     },
-    /// A client's directory that holds another model.
+    /// The client's directory holds a model of another shape than the server's.
     #[error("the shape of the client's base is not that of the server's model")]
     Shape,
 }
@@ -51,7 +52,7 @@ pub enum BaseError {
 /// What a server says of its public parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disclosure {
-    /// The parts, and the ranks of what the server adds.
+    /// The public parts, and the ranks of what the server adds to the matrices of its layers.
     #[serde(flatten)]
     pub disclosed: Disclosed,
     /// The digests of the public parts.
@@ -59,13 +60,13 @@ pub struct Disclosure {
 }
 
 impl Disclosure {
-    /// The disclosure of a model whose weights are not known, for plans.
+    /// The disclosure for a plan, where the weights of the model are not known.
     pub fn planned(disclosed: Disclosed, spec: &ModelSpec) -> Self {
         let digests = PartDigests::unknown(spec.layers()).of(&disclosed.parts);
         Disclosure { disclosed, digests }
     }
 
-    /// The disclosure as JSON, unless it says nothing.
+    /// The disclosure as JSON; `None` if it discloses nothing.
     pub(crate) fn stated(&self) -> Result<Option<String>, Error> {
         let json = || serde_json::to_string(self).map_err(|e| waggle_model::ConfigError::Json(e.to_string()));
         Ok((!self.disclosed.is_nothing()).then(json).transpose()?)
@@ -79,7 +80,8 @@ impl Disclosure {
         })
     }
 
-    /// Compares the disclosure with what a client has.
+    /// Compares the digests `base` of what a client has with those of the public parts. `base` is `None` for a client
+    /// without a directory.
     fn compare(&self, base: Option<&PartDigests>) -> Result<(), BaseError> {
         let parts = &self.disclosed.parts;
         let base = match base {
@@ -101,23 +103,23 @@ impl Disclosure {
         Ok(())
     }
 
-    /// On the server: compares the disclosure with the fields of a client.
+    /// On the server: compares the digests in a client's fields with the disclosure.
     pub(crate) fn check_client(&self, theirs: &[Field]) -> Result<(), Error> {
         Ok(self.compare(read::<PartDigests>(theirs, BASE)?.as_ref())?)
     }
 }
 
-/// A client's own directory of a model, parts of which are public.
+/// A client's own directory of a model that has public parts.
 #[derive(Clone)]
 pub struct Base {
     pub(crate) spec: ModelSpec,
-    /// `None` in a plan.
+    /// The parts in the directory; `None` in a plan.
     checkpoint: Option<Arc<Checkpoint>>,
     digests: PartDigests,
 }
 
 impl Base {
-    /// The model in `files`, all of which is read once.
+    /// The base whose model is in `files`. The whole model is read once, for its digests.
     ///
     /// # Errors
     /// An error that names the tensor, if one is missing or has another shape.
@@ -127,8 +129,8 @@ impl Base {
         Ok(Base { spec, checkpoint: Some(Arc::new(checkpoint)), digests })
     }
 
-    /// What a client has of a model of the shape `spec` with this `disclosure`, if it must have something: for the
-    /// rehearsal of an opening.
+    /// The base of the client in a rehearsed opening: that of a model of the shape `spec` with this `disclosure`.
+    /// `None` if no part is public, because the client then needs no base.
     pub(crate) fn rehearsed(spec: &ModelSpec, disclosure: &Disclosure) -> Option<Self> {
         let Disclosure { disclosed, digests } = disclosure;
         // All digests have one length, and the digest of a part that is not public does not matter.
@@ -147,14 +149,14 @@ impl Base {
         Ok(hello.tell(BASE, text))
     }
 
-    /// On the client: what the server says in its fields, compared with `base`.
+    /// On the client: reads the server's disclosure from its fields, and compares `base` with it.
     pub(crate) fn check_server(base: Option<&Self>, theirs: &[Field]) -> Result<Disclosure, Error> {
         let disclosure: Disclosure = read(theirs, PUBLIC)?.unwrap_or_default();
         disclosure.compare(base.map(|base| &base.digests))?;
         Ok(disclosure)
     }
 
-    /// The values that the client knows.
+    /// The values of the model that the client knows.
     pub(crate) fn known(base: Option<&Self>) -> Known<'_> {
         base.and_then(|base| base.checkpoint.as_deref()).map_or(Known::Nothing, Known::Public)
     }

@@ -1,4 +1,4 @@
-//! The matrices of a process that multiplies with some of their columns for a server.
+//! The matrices for a process that multiplies by some of their columns on behalf of a server.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use waggle_protocols::{FixedLoader, FixedMatrix, Spread};
 
 use crate::Error;
 
-/// All matrices, loaded for `policy`, in the order of their numbers, for a process that multiplies by some columns.
-/// The entries are read when they are multiplied. Every process of `spread` loads the model at the same time, because
-/// the processes find the largest entries together.
+/// All matrices of a model that a server loads for `policy`, in the order of their numbers. A process that multiplies
+/// by some of their columns on behalf of the server needs them. The entries are read when they are multiplied. All
+/// processes of `spread` must load the model at the same time, because they find the largest entries together.
 ///
 /// # Errors
 /// Errors of [`ServerBuilder::load`](crate::party::ServerBuilder::load), and [`waggle_protocols::Error::Spread`].

@@ -10,7 +10,7 @@ use waggle_tokenizer::TokenizerError;
 use crate::fingerprint::PinError;
 use crate::pool_error::PoolError;
 
-/// A session that fails or is refused.
+/// Why a session fails or is refused.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,7 +20,7 @@ pub enum Error {
         .theirs.map_or("states none".to_owned(), |number| format!("protocol {number}"))
     )]
     Protocol {
-        /// [`PROTOCOL`](crate::party::PROTOCOL).
+        /// This party's number, [`PROTOCOL`](crate::party::PROTOCOL).
         ours: u32,
         /// The peer's number, if it states one.
         theirs: Option<u32>,
@@ -34,10 +34,10 @@ pub enum Error {
     /// A failure of the model, a file, an engine or an operation.
     #[error(transparent)]
     Model(#[from] waggle_model::Error),
-    /// A value left the range of an operation in the run before the model is served.
+    /// In the run that checks a model before it is served, a value left the range of an operation.
     #[error("the model leaves the range of an operation on a text of {tokens} tokens: {source}")]
     Ranges {
-        /// Tokens of the text.
+        /// Number of tokens of the text.
         tokens: usize,
         /// The operation with its layer, the value and the range.
         source: waggle_engine::Error,
@@ -45,23 +45,23 @@ pub enum Error {
     /// The tokenizer cannot be used or refused a text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// A public model is not the one that it should be.
+    /// A fingerprint is malformed, or the server's model is not the one that the client expects or remembers.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// Public parts on which the parties do not agree.
+    /// The parties do not agree on the public parts of the model.
     #[error(transparent)]
     Base(#[from] crate::BaseError),
-    /// A turn that does not fit the positions that a conversation has left.
+    /// A turn does not fit the positions that the conversation has left.
     #[error("the conversation has taken {used} of {limit} positions, and this turn would take up to {wanted} more")]
     Full {
         /// Positions taken.
         used: usize,
         /// Positions of the turn.
         wanted: usize,
-        /// Positions of the model, or those that the server allows.
+        /// The most positions: those of the model, or those that the server allows.
         limit: usize,
     },
-    /// A cache policy whose budget is a share of the prompt, in a conversation.
+    /// A conversation has a cache policy whose budget is a share of the prompt.
     #[error(
         "cache policy `{policy}` keeps a share of the first prompt alone; a conversation needs a budget in tokens, as `budget=128`, or `full`"
     )]
@@ -69,23 +69,24 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
-    /// A chat whose session failed before.
+    /// The session of this chat failed before.
     #[error("the session is over")]
     ChatOver,
-    /// More texts side by side than this program reads, or more positions of all texts together.
+    /// The texts to be read side by side, or their positions together, are more than this program reads.
     #[error(
         "{texts} texts with {positions} positions in all are more than the {} with {} that this program reads side by side",
         limits[0], limits[1]
     )]
     TooMany {
-        /// The texts.
+        /// The number of texts.
         texts: usize,
-        /// Positions of all of them.
+        /// Positions of all texts together.
         positions: usize,
-        /// The most texts, and the most positions.
+        /// The most texts, and the most positions of all texts together.
         limits: [usize; 2],
     },
-    /// More positions than the softmax in fixed point has columns for, in a model that has them.
+    /// A session needs more positions than the softmax in fixed point has columns, although the model has that many
+    /// positions.
     #[error("{got} positions are more than the {limit} that this program can attend to")]
     TooWide {
         /// Positions wanted.
@@ -93,40 +94,40 @@ pub enum Error {
         /// [`MAX_SOFTMAX_COLUMNS`](waggle_protocols::functions::softmax::MAX_SOFTMAX_COLUMNS).
         limit: usize,
     },
-    /// A model that is served for other policies.
+    /// The model was loaded for other policies than that of the session.
     #[error(
         "the model was loaded {} columns for learned scores, and cache policy `{policy}` {}",
         if *.learned { "with" } else { "without" },
         if *.learned { "has no use for them" } else { "needs them" }
     )]
     OtherColumns {
-        /// Whether the model gives learned scores.
+        /// Whether the model was loaded with columns for learned scores.
         learned: bool,
         /// The policy of the session.
         policy: String,
     },
-    /// A draft in a generation from a pool.
+    /// A generation from a pool takes no draft.
     #[error("a pool is made for passes over one token, so a generation from a pool takes no draft")]
     DraftPool,
-    /// A client that wants logits of a server that permits tokens alone.
+    /// The client wants logits, and the server permits tokens alone.
     #[error("the server reveals tokens alone to this key, and the client asks for logits")]
     TokensAlone,
-    /// The logits of a prompt where nobody may learn them.
+    /// The client wants the logits of the prompt in a session in which nobody may learn them.
     #[error("the logits of a prompt need a session that reveals logits, takes no pool and is no chat")]
     PromptLogits,
-    /// A draft in a chat.
+    /// A chat takes no draft.
     #[error("a chat takes no draft")]
     DraftChat,
-    /// A draft where answers are padded.
+    /// An answer that is padded takes no draft.
     #[error("an answer that is padded takes no draft: what its passes keep would tell where the text ends")]
     PaddedDraft,
-    /// Texts that cannot be read side by side.
+    /// The texts cannot be read side by side.
     #[error("text {text} is not of the kind and the length of the first, so that they cannot be read side by side")]
     Unlike {
-        /// Number of the text, from one; 0 if there is no text.
+        /// The number of the text that is unlike the first one, counted from 1; 0 if there is no text.
         text: usize,
     },
-    /// A prompt that does not fit its padded length.
+    /// The prompt is longer than the length that it is to be padded to.
     #[error("the prompt has {got} tokens, more than the {length} that it is to be padded to")]
     Padding {
         /// Tokens of the prompt.
@@ -134,7 +135,7 @@ pub enum Error {
         /// The padded length.
         length: usize,
     },
-    /// A client asks for more than the server does for one.
+    /// A client asks for more than the server does for one client.
     #[error("{got} {what} are more than the {limit} that this server allows")]
     Limit {
         /// The counted things, in the plural.
@@ -157,14 +158,14 @@ pub enum Error {
     Quota {
         /// The counted things, in the plural.
         what: &'static str,
-        /// The amount that it has had.
+        /// The amount that the client has had so far.
         used: u64,
-        /// The amount that it asks for.
+        /// The amount that the client asks for.
         wanted: u64,
-        /// The most in all.
+        /// The most that the client may have in all sessions together.
         limit: u64,
     },
-    /// A session in two phases whose planning alone would take minutes.
+    /// The planning alone of a session in two phases would take minutes.
     #[error("two phases of {tokens} tokens through {layers} layers take {steps} steps to plan, more than {limit}")]
     Planning {
         /// Tokens to generate.
@@ -176,23 +177,23 @@ pub enum Error {
         /// [`crate::party::MAX_PLANNING_STEPS`].
         limit: usize,
     },
-    /// A turn whose planning would exceed what one session may plan.
+    /// The planning of a turn would exceed what one session may plan.
     #[error("this session has planned {spent} steps, and {steps} more are beyond its {limit}: begin another session")]
     SessionPlanning {
-        /// Steps so far.
+        /// Steps that the session has planned so far.
         spent: usize,
-        /// Steps of the turn.
+        /// Steps that the turn takes to plan.
         steps: usize,
-        /// The most steps of a session.
+        /// The most steps that one session may plan.
         limit: usize,
     },
-    /// A conversation with a server that allows none.
+    /// The server allows no conversations.
     #[error("this server allows no conversations")]
     NoChats,
-    /// A session that broke when it had taken as long as the server allows.
+    /// The session broke when it had taken as long as the server allows.
     #[error("{source}; the server ends a session after {limit} s, and this one took {took:.1} s")]
     TimeUp {
-        /// The failure that broke it.
+        /// The failure that broke the session.
         source: Box<Error>,
         /// The limit in seconds.
         limit: f64,
@@ -205,13 +206,13 @@ pub enum Error {
         /// The helper's words.
         reason: String,
     },
-    /// A helper that does not know this party's key.
+    /// The helper does not know this party's key.
     #[error("the helper does not know this party's key")]
     HelperStranger,
-    /// A server, or another program of Waggle's, at a helper's address.
+    /// A server, or another program of Waggle's, answers at the helper's address.
     #[error("what answers at the helper's address is no helper")]
     NoHelper,
-    /// Two of three parties that must not collude are one.
+    /// Two of three parties that must not collude have one key, so they are one.
     #[error(
         "{} and {} have one key: two parties and their helper have three",
         parties[0], parties[1]
@@ -220,16 +221,16 @@ pub enum Error {
         /// The two parties with one key.
         parties: [&'static str; 2],
     },
-    /// Halves of weights where nothing is encrypted.
+    /// Halves of weights would travel over a link without encryption.
     #[error("halves of weights travel over encrypted links alone, and nothing is encrypted here")]
     PlainHalves,
-    /// A conversation with a helper.
+    /// A conversation takes no helper.
     #[error("a conversation takes no helper: each of its turns is prepared anew, and a helper deals once a session")]
     HelperChat,
-    /// A pool of three parties.
+    /// A session of three parties takes no pool.
     #[error("three parties take no pool: the helper deals each pass right before it, and nothing is prepared ahead")]
     PassesPool,
-    /// A session of three parties with guesses.
+    /// A session of three parties takes no guesses.
     #[error("three parties take no guesses: a helper deals each pass, and must know how long it is")]
     PassesDraft,
     /// The server refuses a request.
@@ -280,7 +281,7 @@ impl From<waggle_protocols::Error> for Error {
 }
 
 impl Error {
-    /// The failure of the link that caused this error, if one did, whether in an operation or outside of all.
+    /// The failure of the link that caused this error, in an operation or outside of all; `None` if no link failed.
     pub fn net(&self) -> Option<&waggle_net::NetError> {
         match self {
             Error::Net(error) => Some(error),
@@ -290,7 +291,7 @@ impl Error {
         }
     }
 
-    /// This error with the file that it is about, if it is an error of a pool that lacks the file.
+    /// Adds `path` to an error of a pool that names no file yet. Other errors stay as they are.
     pub(crate) fn pool_at(self, path: &Path) -> Error {
         match self {
             Error::Pool(source) => source.at(path),
@@ -300,7 +301,7 @@ impl Error {
 }
 
 impl PoolError {
-    /// This error with the file that it is about.
+    /// This error as one about the file at `path`.
     pub fn at(self, path: &Path) -> Error {
         Error::PoolFile { path: path.into(), source: self }
     }

@@ -19,7 +19,7 @@ pub fn nobody(_: Event<'_>) -> Flow {
 /// server of the next ones, and whoever runs a client or a study tells of the last ones.
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Asked before each step, and while a plan is made: [`Flow::Abandon`] ends the session with
+    /// Asks whether the session goes on, before each step and while a plan is made: [`Flow::Abandon`] ends it with
     /// [`waggle_model::Error::Abandoned`].
     GoesOn,
     /// The parties agree on what they run, and set up base OTs.
@@ -37,23 +37,23 @@ pub enum Event<'a> {
         /// All layers.
         of: usize,
     },
-    /// A token is there, which the client alone knows. [`Flow::EndText`] ends a text that may end early
+    /// A token was generated, which the client alone knows. [`Flow::EndText`] ends a text that may end early
     /// ([`Request::stop_at_eos`](crate::party::Request::stop_at_eos)).
     Token(Option<u32>),
-    /// A pass is over, and another one follows. The function says what the session took until here.
+    /// A pass is over, and another one follows. The function returns the costs of the session so far.
     Passed(&'a mut dyn FnMut() -> Phases),
 
     /// A client asks for a session in which this many positions, guesses included, go through the model. Nothing was
     /// planned or claimed for it yet; [`Flow::Refuse`] is the server's verdict.
     Asked(u64),
-    /// Positions, of those that were asked for, that go through the model in the step that begins.
+    /// The number of positions, out of those that were asked for, that go through the model in the step that begins.
     Shown(u64),
     /// Whether the server of a conversation is idle: true when it begins to wait for a command, false when one has
     /// come.
     Idle(bool),
-    /// The client of a conversation, who says nothing, shows that it is there.
+    /// The client of a conversation shows that it is there, although it has no command for the server.
     Stays,
-    /// The helper lacks halves of weights and gets them now: the number of their bytes.
+    /// The helper lacks halves of weights and gets them now: this many bytes.
     Halves(u64),
 
     /// Nobody answers at this address yet, and the client goes on trying.
@@ -65,7 +65,7 @@ pub enum Event<'a> {
     Template(&'a str, &'a ChatTemplate),
     /// The server's tokenizer runs under limits alone, because a sandbox is missing here, for this reason.
     NoSandbox(&'a str),
-    /// The model has no tokens for these characters of the prompt, and does not see what stands there.
+    /// The model has no tokens for these characters of the prompt, and reads the prompt without them.
     Unread(&'a [char]),
     /// The text goes on with these words, which have no control characters but line ends and tabs.
     Text(&'a str),
@@ -77,7 +77,7 @@ pub enum Event<'a> {
     Looks,
     /// A study has run a model once more.
     Studied {
-        /// Runs of the whole study.
+        /// The number of runs of the whole study.
         of: usize,
     },
 }
@@ -92,11 +92,11 @@ pub enum Flow {
     EndText,
     /// The session ends, because nobody wants the rest: heeded at [`Event::GoesOn`].
     Abandon,
-    /// The server's verdict on what was [`Asked`](Event::Asked).
+    /// The server refuses the session that was [`Asked`](Event::Asked) for, with this error.
     Refuse(Box<Error>),
 }
 
-/// Ends a session whose rest nobody wants.
+/// Asks the watcher whether the session goes on. Fails if nobody wants the rest of it.
 pub(crate) fn go_on(watch: &mut Watch<'_>) -> Result<(), waggle_model::Error> {
     match watch(Event::GoesOn) {
         Flow::Abandon => Err(waggle_model::Error::Abandoned),
@@ -104,7 +104,7 @@ pub(crate) fn go_on(watch: &mut Watch<'_>) -> Result<(), waggle_model::Error> {
     }
 }
 
-/// The watcher's verdict on a session of `positions` positions.
+/// Asks the watcher about a session of `positions` positions. Fails if the watcher refuses it.
 pub(crate) fn ask(watch: &mut Watch<'_>, positions: u64) -> Result<(), Error> {
     match watch(Event::Asked(positions)) {
         Flow::Refuse(error) => Err(*error),

@@ -1,4 +1,4 @@
-//! The public facts of a model, in a line: pinned by a client, so that a server cannot change them.
+//! The public facts of a model in one line. A client pins them, so that a server cannot change them.
 //!
 //! A server decides the shape, the tokens that end a text, the tokenizer and the chat template. All of them tell it
 //! something: the number of tokens of a prompt depends on the tokenizer, with `--stop-at-eos` the length of a text
@@ -28,11 +28,11 @@ const PUBLIC_MARK: char = '~';
 
 type Digest = [u8; 32];
 
-/// A public model that is not the one that it should be.
+/// Why a fingerprint, or the public model of a server, is refused.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// A text that is no fingerprint.
+    /// The text is no fingerprint.
     #[error(
         "`{text}` is no fingerprint: `{PREFIX}` and 64 or 128 hexadecimal digits, and perhaps \
          `{TEMPLATE_MARK}` and 64 more, and `{PUBLIC_MARK}` and 64 more"
@@ -44,7 +44,7 @@ pub enum PinError {
     /// The server's model is not the one that was asked for.
     #[error("the server's {part} is not the expected one: expected {expected}, met {met}")]
     NotExpected {
-        /// The part that differs: the shape, the tokenizer or the chat template.
+        /// The part that differs: the shape, the tokenizer, the chat template or the list of public parts.
         part: &'static str,
         /// The fingerprint expected.
         expected: Box<Fingerprint>,
@@ -56,7 +56,7 @@ pub enum PinError {
         "the {part} of the model at {server} has changed: {known} is in {}, it now is {met}", path.display()
     )]
     Changed {
-        /// The part that changed: the shape, the tokenizer or the chat template.
+        /// The part that changed: the shape, the tokenizer, the chat template or the list of public parts.
         part: &'static str,
         /// The server's name.
         server: String,
@@ -64,7 +64,7 @@ pub enum PinError {
         known: Box<Fingerprint>,
         /// The fingerprint of the server's model.
         met: Box<Fingerprint>,
-        /// The file that remembers.
+        /// The file in which the fingerprint is remembered.
         path: PathBuf,
     },
 }
@@ -99,12 +99,13 @@ impl Fingerprint {
         })
     }
 
-    /// This fingerprint with what a server `stated` of its public parts.
+    /// This fingerprint with a hash of what a server `stated` about its public parts, if it stated anything.
     pub(crate) fn with_public(self, stated: Option<&str>) -> Self {
         Fingerprint { public: stated.map(|text| blake3::derive_key(PUBLIC_CONTEXT, text.as_bytes())), ..self }
     }
 
-    /// The first part that differs. A part that one side does not have counts as equal, because it is not used.
+    /// The name of the first part that differs; `None` if none does. A part that one side does not have counts as
+    /// equal, because it is not used.
     fn difference(&self, other: &Self) -> Option<&'static str> {
         let differ = |a: Option<Digest>, b: Option<Digest>| a.zip(b).is_some_and(|(a, b)| a != b);
         [
@@ -117,7 +118,7 @@ impl Fingerprint {
         .find_map(|(part, differs)| differs.then_some(part))
     }
 
-    /// Whether `known` has another chat template than this one, or none.
+    /// Whether this fingerprint has a chat template, and `known` has none or another one.
     pub fn has_new_template(&self, known: Option<&Self>) -> bool {
         self.template.is_some() && known.is_none_or(|known| known.template != self.template)
     }
@@ -133,8 +134,7 @@ impl Fingerprint {
         }
     }
 
-    /// Whether whoever states this fingerprint means `met`, tokenizer and chat template included where `met` has
-    /// them.
+    /// Whether this fingerprint states the shape of `met`, and every other part that `met` has.
     pub fn names(&self, met: &Self) -> bool {
         let all = |stated, met: Option<Digest>| met.is_none() || stated == met;
         self.shape == met.shape
@@ -143,11 +143,12 @@ impl Fingerprint {
             && all(self.public, met.public)
     }
 
-    /// Compares this model, met at `server`, with what `file` remembers of it, and returns what is to be remembered
-    /// if that has changed. With `accepted` the user has named this model, and a changed model is remembered instead
-    /// of refused.
+    /// Compares this model, met at `server`, with the `known` one that `file` remembers of that server. Returns what
+    /// the file is to remember, if that has changed. With `accepted` the user has named this model, so a changed
+    /// model is remembered instead of refused.
     ///
-    /// A session that has no use for the server's tokenizer or template neither compares nor forgets it.
+    /// If the session has no use for the server's tokenizer or template, the known one is neither compared nor
+    /// forgotten.
     ///
     /// # Errors
     /// [`PinError::Changed`].

@@ -15,19 +15,19 @@ pub const OT_SOURCES: [(&str, CotKind); 4] = [
     ("softspoken8", CotKind::SoftSpoken(SoftSpoken::K8)),
 ];
 
-/// When responses are packed.
+/// The choices of when responses are packed.
 pub const PACKINGS: [(&str, Packing); 3] =
     [("auto", Packing::Auto), ("never", Packing::Never), ("always", Packing::Always)];
 
 /// Methods of preparing products with private matrices.
 pub const MASKS: [(&str, Masks); 2] = [("seeded", Masks::Seeded), ("sent", Masks::Sent)];
 
-/// What a helper deals.
+/// The choices of what a helper deals.
 pub const HELPERS: [(&str, HelperDeals); 3] =
     [("words", HelperDeals::Words), ("weights", HelperDeals::Weights), ("passes", HelperDeals::Passes)];
 
-/// The name of `value` in its `table`; `ideal` for a value that the table lacks, which only tests of lower layers
-/// have.
+/// The name of `value` in its `table`. A value that the table lacks is called `ideal`; only tests of lower layers
+/// have one.
 pub fn name<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
     table.iter().find(|(_, known)| known == value).map_or("ideal", |(name, _)| name)
 }

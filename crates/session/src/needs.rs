@@ -1,4 +1,4 @@
-//! The needs of a session in two phases, from shapes alone.
+//! The correlations that a session in two phases needs, from shapes alone.
 
 use waggle_model::{Hooks, Known, Next, Passes, Sampler, Step, generate};
 use waggle_planner::{Plan, Planner};
@@ -10,8 +10,8 @@ use crate::public_model::PublicModel;
 use crate::request::Request;
 use crate::terms::Terms;
 
-/// Hooks that end the planning when the watch says that nobody wants it any more. Passes keep as many tokens as the
-/// schedule says.
+/// Hooks of a plan that lists needs. They end the planning when the watch says that nobody wants it any more, and let
+/// passes keep as many tokens as the schedule says.
 pub(crate) struct Planning<'a> {
     watch: &'a mut Watch<'a>,
     schedule: Passes,
@@ -33,7 +33,7 @@ struct ByPass {
 }
 
 impl ByPass {
-    /// Adds a pass that is over: all passes so far need `needs` together.
+    /// Notes the end of a pass. All passes so far need `needs` together.
     fn end(&mut self, needs: Needs) {
         self.each.push(needs.since(&self.before));
         self.before = needs;
@@ -57,10 +57,10 @@ impl Hooks<Plan> for Planning<'_> {
     }
 }
 
-/// The correlations that a two-phase session takes from its stock, and therefore prepares: from shapes alone, the
-/// same for both parties. With a draft these are the needs of a session whose passes keep as many tokens as expected
-/// ([`Drafts::rate`](waggle_model::Drafts::rate)). The watch may end the planning, which takes a while without any
-/// message.
+/// The correlations that a two-phase session takes from its stock, and therefore prepares. They follow from shapes
+/// alone, and are the same for both parties. With a draft these are the needs of a session whose passes keep as many
+/// tokens as expected ([`Drafts::rate`](waggle_model::Drafts::rate)). The watch may end the planning, which takes a
+/// while without any message.
 pub(crate) fn needs(
     model: &PublicModel,
     terms: &Terms,
@@ -83,7 +83,7 @@ pub(crate) fn needs_by_pass(
     Ok(by_pass.each)
 }
 
-/// All that `passes` need.
+/// The needs of all `passes` together.
 pub(crate) fn together(passes: &[Needs]) -> Needs {
     passes.iter().cloned().fold(Needs::default(), |mut all, pass| {
         all.add(pass);
@@ -91,7 +91,7 @@ pub(crate) fn together(passes: &[Needs]) -> Needs {
     })
 }
 
-/// The plan that lists the needs. Its passes keep as many tokens as `schedule` says.
+/// A plan of the generation, as the planner that lists its needs. Passes keep as many tokens as `schedule` says.
 pub(crate) fn listing(
     model: &PublicModel,
     terms: &Terms,

@@ -11,15 +11,16 @@ use crate::fingerprint::{Fingerprint, PREFIX};
 /// The model that a client insists on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expectation {
-    /// The shape, if it is known and not only its hash. The handshake then compares it too.
+    /// The shape, if the client knows it and not only its hash. The handshake then compares it too.
     pub spec: Option<ModelSpec>,
     /// The fingerprint that the server's model must have.
     pub fingerprint: Fingerprint,
 }
 
 impl Expectation {
-    /// From a fingerprint, a `config.json`, a directory with one and perhaps a tokenizer, or the name of a bundled
-    /// model. A directory says which chat template there is, or that there is none; so does a bundled model.
+    /// The expectation that `name` stands for: a fingerprint, a `config.json`, a directory with one and perhaps a
+    /// tokenizer, or the name of a bundled model. A directory says which chat template there is, or that there is
+    /// none; so does a bundled model.
     ///
     /// # Errors
     /// [`PinError::Malformed`](crate::PinError::Malformed) for a malformed text that begins as a fingerprint does; an
@@ -57,7 +58,7 @@ mod tests {
         Fingerprint::new(&spec(eos), tokenizer.map(str::as_bytes), None).unwrap()
     }
 
-    /// [`print`] with a chat template.
+    /// The fingerprint of [`print`] with a chat template in it.
     fn talking(eos: u32, tokenizer: Option<&str>, template: &str) -> Fingerprint {
         Fingerprint::new(&spec(eos), tokenizer.map(str::as_bytes), Some(template.as_bytes())).unwrap()
     }

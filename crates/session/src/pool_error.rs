@@ -8,7 +8,7 @@ use waggle_protocols::Part;
 
 use crate::pool_id::PoolId;
 
-/// A pool that is refused. No message names a path, because a server tells its client the message.
+/// Why a pool is refused. No message names a path, because a server tells its client the message.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -35,10 +35,10 @@ pub enum PoolError {
         /// The part that comes twice.
         part: Part,
     },
-    /// Parts of pools that were not divided alike.
+    /// The parts belong to pools that were not divided alike.
     #[error("part {} and part {} are not parts of one pool", .parts[0], .parts[1])]
     Division {
-        /// One part of each division.
+        /// One part of either division.
         parts: [Part; 2],
     },
     /// A file has the name of another part, or a client names parts in another order.
@@ -214,17 +214,17 @@ fn listed(differences: &[Difference]) -> String {
     differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Begins the message to the peer about a pool that this party has lost.
+/// The beginning of the message that tells the peer that this party has lost its part of a pool.
 pub(crate) const LOST: &str = "its part is lost: ";
 
 impl PoolError {
-    /// This error for a file that was claimed.
+    /// This error as that of a file that was claimed and is therefore lost.
     pub(crate) fn lost(self) -> Self {
         PoolError::Lost { source: Box::new(self) }
     }
 
-    /// The text that the peer may read: of a mismatch the names alone, because a server's values tell about its
-    /// weights, and of an error of the operating system its kind.
+    /// The text that the peer may read. Of a mismatch it has the names alone, because a server's values tell about
+    /// its weights. Of an error of the operating system it has the kind alone.
     pub(crate) fn for_peer(&self) -> String {
         match self {
             PoolError::Mismatch { differences } => {
@@ -240,7 +240,7 @@ impl PoolError {
     }
 }
 
-/// The remark behind a file's id: its part.
+/// The part in brackets, to follow the id of a file in a message; empty for a whole pool.
 fn in_brackets(part: &Part) -> String {
     if part.is_whole() { String::new() } else { format!(" (part {part})") }
 }

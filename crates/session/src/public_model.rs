@@ -16,8 +16,8 @@ pub struct PublicModel {
     pub name: String,
     /// Architecture and shape.
     pub spec: ModelSpec,
-    /// Fractional bits of each weight in the order of [`Model::load`](waggle_model::Model::load): they tell about the
-    /// logarithm of its largest entry.
+    /// Fractional bits of each weight, in the order of [`Model::load`](waggle_model::Model::load). The number tells
+    /// about the logarithm of the weight's largest entry.
     pub frac_bits: Vec<u32>,
     /// Which parts are public, and what the server adds to the matrices of its layers.
     pub disclosure: Disclosure,

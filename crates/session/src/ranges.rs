@@ -15,16 +15,16 @@ use waggle_tokenizer::{Tokenizer, TokenizerError};
 
 use crate::Error;
 
-/// Most tokens that go through the model.
+/// Most tokens of the text that goes through the model.
 pub const RANGE_CHECK_TOKENS: usize = 32;
 
 /// Most multiplications of the check: a large model gets fewer tokens, so that a server starts within seconds.
 const MULTIPLICATIONS: usize = 1 << 36;
 
-/// The fewest tokens of the check, however large the model, and the most of a padded prompt.
+/// The fewest tokens of the check, however large the model. The padded prompt has at most this many.
 const FEWEST_TOKENS: usize = 6;
 
-/// Tokens of padding.
+/// Tokens of padding in the padded prompt.
 const PADDING: usize = 2;
 
 /// Tokens that are generated after each prompt, one by one.

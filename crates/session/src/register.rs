@@ -11,14 +11,14 @@ use waggle_mpcache::{PolicyFamily, Registration};
 use waggle_planner::Plan;
 use waggle_protocols::{Fixed, Secure};
 
-/// An addition that cannot be registered.
+/// Why an addition cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// A policy that cannot be registered.
+    /// The policy cannot be registered.
     #[error(transparent)]
     Policy(#[from] waggle_mpcache::RegisterError),
-    /// An activation that cannot be registered.
+    /// The activation cannot be registered.
     #[error(transparent)]
     Activation(#[from] TakenActivation),
 }

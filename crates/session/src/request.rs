@@ -13,12 +13,12 @@ use crate::Error;
 use crate::terms::Terms;
 
 /// Most steps of planning ([`Request::planning_steps`]) for a session in two phases. They take half a minute at most,
-/// and a GPT-2 XL needs fewer for all its positions. Either party refuses more, because a model or a request may be
-/// made up to keep it busy.
+/// and a GPT-2 XL needs fewer for all its positions. Either party refuses more, because its peer may make up a model
+/// or a request to keep it busy.
 pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
-/// Most texts that a model reads side by side, and most positions of all of them together. Keys, values and prompts
-/// are kept for each position, and no machine finishes with so many.
+/// Most texts that a model reads side by side; below, the most positions of all texts together. Keys, values and
+/// prompts are kept for each position, and no machine would finish with more positions.
 const MAX_TEXTS: usize = 1 << 12;
 const MAX_POSITIONS: usize = 1 << 20;
 
@@ -29,8 +29,9 @@ pub struct Request {
     pub lengths: Lengths,
     /// Whether the text ends after an end-of-text token. The server then learns how many tokens there are.
     pub stop_at_eos: bool,
-    /// Whether such a text goes on to the next [`bucket`](waggle_model::bucket) of tokens, so that the server learns
-    /// no more than the bucket. A chat takes this with the policy `full` alone, and a draft excludes it.
+    /// Whether a text that ends at its end-of-text token is padded to the next [`bucket`](waggle_model::bucket) of
+    /// tokens, so that the server learns no more than the bucket. A chat takes this with the policy `full` alone, and
+    /// a draft excludes it.
     pub pad_answer: bool,
     /// Whether the first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,
@@ -40,8 +41,8 @@ pub struct Request {
     /// Whether the client learns the logits of every position of the prompt, not only of its last: so it scores a
     /// given text. Excludes pools and chats.
     pub all_positions: bool,
-    /// Guesses that each pass checks. The server then learns how many tokens each pass keeps, and the client learns
-    /// what the model says after wrong guesses, too; see [`Drafts`].
+    /// The guesses that each pass checks, if any. The server then learns how many tokens each pass keeps, and the
+    /// client learns what the model says after wrong guesses, too; see [`Drafts`].
     pub draft: Option<Drafts>,
 }
 
@@ -170,8 +171,9 @@ impl Request {
         Ok(())
     }
 
-    /// Positions that go through the model, at most: those of the prompts, padding among them, and one for each token
-    /// that is generated or guessed. Tokens come out of the last position of a prompt and those behind it.
+    /// The most positions that go through the model: those of the prompts without their last ones, padding among
+    /// them, and one for each token that is generated or guessed. The last position of a prompt gives a token, and
+    /// counts with it.
     pub fn positions(&self) -> u64 {
         let prompt = self.lengths.prompt.saturating_sub(1) as u64;
         (self.texts as u64).saturating_mul(prompt.saturating_add(Drafts::positions(self.draft, self.lengths.tokens)))
@@ -244,7 +246,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The model's limit and that of this program are told apart.
+    /// The errors tell the model's limit from that of this program.
     #[test]
     fn long_requests_are_refused_for_the_reason_that_holds() {
         let spec = |positions: usize, scaling: &str| {

@@ -36,7 +36,7 @@ pub struct Terms {
     pub imitated: Option<LinkShape>,
     /// Which of the terms this party was not given.
     pub open: Open,
-    /// What the parties found out; nothing before a session.
+    /// What the parties found out; `None` before a session.
     pub found: Option<Findings>,
 }
 
@@ -61,7 +61,8 @@ pub struct Open {
 /// What parties found out about each other and the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
-    /// Bursts by which they measured the link ([`waggle_net::Measured::bursts`]); `None` if it was given.
+    /// The number of bursts by which the parties measured the link ([`waggle_net::Measured::bursts`]); `None` if the
+    /// link was given.
     pub bursts: Option<usize>,
     /// The families of kernels of the client and the server, in this order.
     pub kernels: [String; 2],

@@ -10,7 +10,7 @@ use waggle_net::{HEADER_BYTES, Link, Role};
 /// The time-out that the links report; nobody waits for it.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A peer that sends fixed bytes, closes, and keeps what it is sent.
+/// A link to a peer that sends fixed bytes and closes. It keeps what the peer is sent.
 #[derive(Debug)]
 pub struct Recorded {
     bytes: Vec<u8>,
@@ -100,14 +100,14 @@ pub enum Mutation {
     /// An earlier message arrives in its place: the one this many messages before, modulo the number of earlier
     /// messages. If there is none, the message arrives twice.
     Replay(usize),
-    /// Its last byte is missing, which without payload is a byte of the header.
+    /// The last byte of the message is missing. Without payload this is a byte of the header.
     Truncate,
-    /// Its payload is one byte shorter, and its header says so. A message without payload is dropped.
+    /// The payload of the message is one byte shorter, and its header says so. A message without payload is dropped.
     Shorten,
 }
 
 impl Mutation {
-    /// One of each kind, varied by `seed`.
+    /// One mutation of each kind, varied by `seed`.
     pub fn all(seed: u64) -> [Mutation; 8] {
         [
             Mutation::Flip(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8),
@@ -151,9 +151,9 @@ struct State {
     /// Bytes that each party sent and that are no whole frame yet.
     partial: [Vec<u8>; 2],
     messages: [usize; 2],
-    /// The messages so far of the party whose message is spoiled, for replays.
+    /// The messages before the spoiled one, sent by the same party, for replays.
     earlier: Vec<Vec<u8>>,
-    /// The message that waits for its successor.
+    /// The message of a [`Mutation::Swap`], until the next message has arrived.
     held: Option<Vec<u8>>,
 }
 

@@ -4,42 +4,42 @@ use bolero::TypeGenerator;
 
 use crate::Corpus;
 
-/// Where an edit happens. Headers lie at the beginning and padding at the end, so each of these comes as often as all
-/// places together.
+/// The offset at which an edit happens. Headers lie at the beginning and padding at the end, so offsets from either
+/// end are drawn as often as offsets anywhere.
 #[derive(Clone, Debug, TypeGenerator)]
 pub enum Place {
-    /// Bytes from the start.
+    /// This many bytes from the start.
     Start(u8),
-    /// Anywhere, modulo the length.
+    /// Anywhere: this number modulo the number of offsets.
     Within(u32),
-    /// Bytes before the end.
+    /// This many bytes before the end.
     End(u8),
 }
 
 /// A change of a message.
 #[derive(Clone, Debug, TypeGenerator)]
 pub enum Edit {
-    /// Inverts a bit.
+    /// Inverts a bit of the byte at a place.
     Flip(Place, u8),
-    /// Replaces a byte.
+    /// Replaces the byte at a place.
     Set(Place, u8),
-    /// Replaces a little-endian number of 2, 4 or 8 bytes by one of `NUMBERS` plus a small number.
+    /// Replaces the little-endian number of 2, 4 or 8 bytes at a place by one of `NUMBERS` plus a small number.
     Number(Place, u8, u8, i8),
     /// Replaces the decimal digits from a place on by one of `NUMBERS`.
     Digits(Place, u8),
     /// Ends the message at a place.
     Cut(Place),
-    /// Removes a number of bytes.
+    /// Removes this many bytes from a place on.
     Remove(Place, u8),
-    /// Inserts bytes.
+    /// Inserts these bytes at a place.
     Insert(Place, Vec<u8>),
-    /// Repeats a run of bytes.
+    /// Repeats this many bytes from a place on.
     Repeat(Place, u8),
-    /// Fills up to 64 KiB with one byte.
+    /// Overwrites this many bytes (up to 64 KiB) from a place on with one byte.
     Fill(Place, u16, u8),
-    /// Replaces the rest from a place on by that of another input of the corpus.
+    /// Replaces everything from a place on by what another input of the corpus has from that place on.
     Splice(Place, u8),
-    /// Replaces everything.
+    /// Replaces the whole input by these bytes.
     Noise(Vec<u8>),
 }
 
@@ -68,7 +68,7 @@ pub struct Recipe {
 }
 
 impl Place {
-    /// An offset up to and including `len`.
+    /// The offset of this place in `len` bytes, from 0 to `len`.
     fn of(&self, len: usize) -> usize {
         match *self {
             Place::Start(n) => usize::from(n).min(len),

@@ -11,8 +11,9 @@
 //!   secret. The sum of the weights of the set bits ranks the messages of the second half, which the rank-sum test
 //!   compares (Mann and Whitney, 1947). It assumes nothing of how bits depend on each other.
 //!
-//! A right protocol fails the first with a probability below [`CHANCE`] for each message, and the second with one
-//! below 10^-9, at [`MOST_RANKED`] standard deviations. Sessions draw from fixed seeds, except those with a helper.
+//! A right protocol fails the first test with a probability below [`CHANCE`] for each message, and the second test
+//! with a probability below 10^-9, at [`MOST_RANKED`] standard deviations. Sessions draw from fixed seeds, except
+//! those with a helper.
 //!
 //! A message that looks random by itself may still tell something to a party that knows its mask. Words that are
 //! opened under masks have [laws](crate::laws) of their own.
@@ -90,7 +91,8 @@ impl Laws<'_> {
     /// party holds the secret of `self` or that of `other`, which has operands of the same shapes. With `afresh`
     /// every run has a session of its own.
     ///
-    /// To check the test itself, it must also notice runs that all use the same units of correlations.
+    /// The test is checked, too: where all runs use the same units of correlations, it must notice that messages tell
+    /// something.
     ///
     /// # Panics
     /// If a message tells something, or if the test does not notice a message that must tell something.
@@ -117,7 +119,7 @@ impl Laws<'_> {
         }
     }
 
-    /// Which message tells something, and how, if one does.
+    /// The message that tells something, and how it does; `None` if no message tells anything.
     fn told(
         &self,
         other: &Self,
@@ -148,7 +150,7 @@ impl Laws<'_> {
         None
     }
 
-    /// What the parties send in [`RUNS`] runs.
+    /// What the parties send in [`RUNS`] runs. The party `changed`, if any, holds the secret of `other`.
     fn sent(
         &self,
         other: &Self,
@@ -249,7 +251,8 @@ fn tapped(options: Options, seed: u64) -> (Pair, [Arc<Mutex<Vec<u8>>>; 2]) {
     (Pair::connect(open).expect("set-up over the dealer"), taps)
 }
 
-/// The reason why the payloads of two sets of runs, all of one length, have different distributions, if they do.
+/// Why the payloads of two sets of runs have different distributions; `None` if they pass the tests. All payloads
+/// have one length.
 fn differ(runs: &[Vec<&[u8]>; 2]) -> Option<String> {
     let bits = 8 * runs[0][0].len();
     let counts = |runs: &[&[u8]]| {
@@ -289,7 +292,7 @@ fn differ(runs: &[Vec<&[u8]>; 2]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Random payloads of 40 bytes, which `spoil` may change by the number of the run.
+    /// Random payloads of 40 bytes, one for each run. `spoil` gets the number of a run, and may change its payload.
     fn runs(seed: u64, spoil: impl Fn(usize, &mut [u8])) -> Vec<Vec<u8>> {
         let mut rng = StdRng::seed_from_u64(seed);
         let payload = |run: usize| {

@@ -9,7 +9,7 @@
 //! | cost | both ledgers equal the plan's, and the shapes of results are those of the plan |
 //! | range | the reference refuses inputs outside the range |
 //! | uniform | what the parties open under masks is uniformly distributed, by chi-square |
-//! | spent once | no mask serves twice, and words that one place opens in succession differ by uniform words |
+//! | spent once | no mask serves twice; words that one place in code opens in succession differ by uniform words |
 //!
 //! In two phases the correlations are made on the spot once, and once ahead.
 //!
@@ -58,7 +58,8 @@ pub enum Output<F: Form> {
 
 /// An operation whose operands are words and bits. [`lawful!`](crate::lawful) implements it.
 pub trait Lawful: Operation + Copy + Sync {
-    /// The operands of the operation, picked from all words and all bits, which are in order.
+    /// The operands of the operation, picked from all words and all bits. Both are in the order in which they were
+    /// added.
     fn input<'a, F: Form>(words: &'a [F::Words], bits: &'a [F::Bits]) -> Self::Input<'a, F>;
 
     /// The result of the operation as an [`Output`].
@@ -139,10 +140,11 @@ macro_rules! function {
 /// Fewest words opened under masks for the chi-square test: 128 for each value of the four bits that it looks at.
 pub const UNIFORM_WORDS: usize = 1 << 11;
 
-/// Words of masks of cached operands that are made at once. They are few, so that tests need several batches.
+/// The number of words of masks for cached operands that are made at once. It is small, so that tests need several
+/// batches.
 pub const OPERAND_BATCH: u64 = 1 << 7;
 
-/// A planner of sessions that make [`OPERAND_BATCH`] words of masks at once.
+/// A planner of sessions that make [`OPERAND_BATCH`] words of masks for cached operands at once.
 pub fn planner(options: Options) -> Planner {
     let mut planner = Planner::new(options);
     planner.plans().operand_batch = OPERAND_BATCH;
@@ -239,7 +241,7 @@ impl<'l> Laws<'l> {
         self
     }
 
-    /// Sets the `width` modulo whose power of two words are compared; 64 unless stated.
+    /// Has words compared modulo 2^`width`; modulo 2^64 unless stated.
     pub fn ring(mut self, width: u32) -> Self {
         self.ring = width;
         self
@@ -308,7 +310,8 @@ impl<'l> Laws<'l> {
         }
     }
 
-    /// The shape of the result, what is taken from the stock, and the planner after the run.
+    /// Plans a run of `function`. Returns the shape of the result, what is taken from the stock, and the planner
+    /// after the run.
     fn plan(
         &self,
         function: &dyn OnBoxes,
@@ -333,7 +336,7 @@ impl<'l> Laws<'l> {
         planner.needs()
     }
 
-    /// Books a run, and returns the shape of the result.
+    /// Books a run of `function` on `planner`. Returns the shape of the result; `None` for opened words.
     fn book(&self, function: &dyn OnBoxes, planner: &mut Planner) -> Option<Shape> {
         let words: Vec<_> = self.words.iter().map(|words| Shape(words.shape().to_vec())).collect();
         let bits: Vec<_> = self.bits.iter().map(|bits| Shape(bits.shape().to_vec())).collect();
@@ -501,7 +504,7 @@ impl<'l> Laws<'l> {
     }
 }
 
-/// Bits as fresh random shares.
+/// Splits bits into fresh random shares: first the client's, then the server's.
 fn share_bits(bits: &ArrayD<u8>) -> [ArrayD<u8>; 2] {
     let mut rng = rand::rng();
     let client = bits.mapv(|_| (rng.next_u32() & 1) as u8);

@@ -8,7 +8,7 @@ use waggle_protocols::local::Pair;
 pub use waggle_protocols::{DEALER, TWO_PHASES};
 use waggle_protocols::{Error, Options, TwoParty};
 
-/// The result of one party, with its ledger without times.
+/// The result of one party, and the entries of its ledger without times.
 pub type Outcome<T> = (T, Vec<Entry>);
 
 /// Two connected parties, over the ideal dealer if `options` name it, otherwise over real OTs.
@@ -42,7 +42,8 @@ pub fn share(words: &ArrayD<u64>) -> [ArrayD<u64>; 2] {
     [client, server]
 }
 
-/// The share of `role`, for parties that draw the same `masks` each on its own: the client's share is the mask.
+/// The share of `role` in `words`. The parties draw the same `masks`, each on its own: the client's share is the
+/// mask, and the server's the word less the mask.
 pub fn share_of(words: &ArrayD<u64>, role: Role, masks: &mut impl Rng) -> ArrayD<u64> {
     words.mapv(|word| {
         let mask = masks.next_u64();

@@ -16,7 +16,7 @@ pub fn to_real(words: &ArrayD<u64>) -> ArrayD<f64> {
     words.mapv(|word| word as i64 as f64 / f64::from(1u32 << FRAC))
 }
 
-/// Largest difference between `a` and `b` at any one place.
+/// The largest difference between an entry of `a` and the entry of `b` with the same index.
 ///
 /// # Panics
 /// If the shapes differ.
@@ -38,7 +38,7 @@ pub fn signed_values(bits: u32, count: usize, seed: u64) -> Vec<u64> {
     edges.into_iter().chain(random).take(count).map(|value| value as u64).collect()
 }
 
-/// The distance of `got` from `want` modulo 2^`width`, in either direction.
+/// The distance of `got` from `want` modulo 2^`width`, in the shorter direction.
 pub fn distance(got: u64, want: u64, width: u32) -> u64 {
     signed(got.wrapping_sub(want) & mask(width), width).unsigned_abs()
 }

@@ -13,7 +13,7 @@ const WIDTH: u32 = 32;
 /// Words in the operand: enough for the test of uniform openings in one run.
 const COUNT: usize = 600;
 
-/// The fault of [`Again`].
+/// The law that [`Again`] breaks, if any.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -25,8 +25,8 @@ enum Fault {
     Bare,
 }
 
-/// Shares x anew: opens it under masks of both parties, each of which then takes off its own mask. Range: signed
-/// 30-bit values.
+/// Shares its operand x anew: opens x under masks of both parties, and then each party takes off its own mask. Range:
+/// signed 30-bit values.
 #[derive(Clone, Copy, Debug)]
 struct Again(Fault);
 

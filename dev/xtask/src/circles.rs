@@ -89,8 +89,8 @@ fn paths(text: &str) -> Vec<Module> {
     found
 }
 
-/// Adds the paths of the `use` tree at the beginning of `text`, each behind the path `above`. Returns the text behind
-/// the tree.
+/// Adds the paths of the `use` tree at the beginning of `text` to `found`, each with the path `above` in front.
+/// Returns the text behind the tree.
 fn tree<'t>(text: &'t str, above: &mut Module, found: &mut Vec<Module>) -> &'t str {
     let depth = above.len();
     let mut text = text.trim_start();
@@ -126,7 +126,8 @@ fn tree<'t>(text: &'t str, above: &mut Module, found: &mut Vec<Module>) -> &'t s
     }
 }
 
-/// The module that `path` leads to from `here`, if it is in another file.
+/// The module that `path` leads to from `here`; `None` if no file has it, or if one of the two modules lies inside
+/// the other.
 fn resolve(here: &Module, path: &Module, files: &BTreeMap<Module, PathBuf>) -> Option<Module> {
     let mut whole = if path.first().is_some_and(|first| first == "crate") { Vec::new() } else { here.clone() };
     for step in path {

@@ -69,7 +69,7 @@ fn cargo() -> Command {
     command
 }
 
-/// Makes the archive, and prints its path.
+/// Makes the archive of a release, and prints its path.
 fn dist() -> Result<(), Error> {
     // A missing `cargo about` is reported before the program is built.
     about()?;

@@ -1,4 +1,4 @@
-//! The one check of a session, before it is planned, asked for or served.
+//! The one check that every session passes before it is planned, asked for or served.
 
 use waggle_model::ModelSpec;
 use waggle_protocols::HelperDeals;
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::pool::PoolError;
 
 impl SessionKind {
-    /// Refuses a session of this kind that the parties could not have or that a server with these `limits` does not
+    /// Refuses a session of this kind that the parties could not have, or that a server with these `limits` does not
     /// offer.
     pub(super) fn validate(
         &self,
@@ -59,12 +59,13 @@ mod tests {
     use super::super::{ClientOptions, ClientSession, ModelServer, Peer, Prompt, SessionPlan, nobody, opening};
     use super::*;
 
-    /// One layer with a million positions.
+    /// A model of one layer with a million positions.
     const CONFIG: &[u8] =
         br#"{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8,
         "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 1048576}"#;
 
-    /// Both parties' outcomes of a session of `client` with `hosted`.
+    /// Runs `client` and the server `hosted` in a session with each other. Returns the results of client and server,
+    /// in this order.
     fn parties(
         hosted: &ModelServer,
         terms: &Terms,
@@ -80,7 +81,7 @@ mod tests {
         })
     }
 
-    /// No message can ask for the logits of a prompt in another kind of session.
+    /// Only a generation shows the logits of a prompt: no message can ask for them in another kind of session.
     #[test]
     fn the_logits_of_a_prompt_are_those_of_a_generation() {
         let spec = crate::request::tests::llama(1);

@@ -73,8 +73,8 @@ impl ClientSession {
         ClientSession { stop_at_eos: true, ..self }
     }
 
-    /// This session, where a text that [ends](Self::stopping_at_eos) at its end-of-text token goes on to the next
-    /// [`bucket`](waggle_model::bucket) of tokens, which nobody sees: the server learns the bucket alone.
+    /// This session, where a text that [ends](Self::stopping_at_eos) at its end-of-text token is padded to the next
+    /// [`bucket`](waggle_model::bucket) of tokens. The server learns the bucket alone, and nobody sees the padding.
     pub fn padding_answers(self) -> Self {
         ClientSession { pad_answer: true, ..self }
     }
@@ -84,8 +84,8 @@ impl ClientSession {
         ClientSession { all_positions: true, ..self }
     }
 
-    /// This session, for [`ClientSession::fill`]: first the server removes its parts of all of this client's pools
-    /// except those in `kept`, which must name all that the client has.
+    /// This session, for [`ClientSession::fill`]: before the pool is filled, the server removes its parts of this
+    /// client's pools, except those in `kept`. So `kept` must name all parts of pools that the client has.
     pub fn having_only(self, kept: Vec<PoolId>) -> Self {
         ClientSession { kept: Some(kept), ..self }
     }
@@ -95,7 +95,7 @@ impl ClientSession {
         ClientSession { texts, ..self }
     }
 
-    /// This session, whose terms name a helper that is reached by `to_helper`.
+    /// This session, with the way to the helper that its terms name.
     pub fn with_helper(self, to_helper: ToHelper) -> Self {
         ClientSession { to_helper: Some(to_helper), ..self }
     }
@@ -113,8 +113,8 @@ impl ClientSession {
     /// Generates up to `tokens` tokens after `prompt`, of which the server learns the length alone.
     ///
     /// # Errors
-    /// Before anything is sent if prompt or length do not fit the model; [`Error::Refused`] if the server will not
-    /// do as much; an error that names the step if the peer vanishes or sends nonsense.
+    /// An error before anything is sent, if prompt or length do not fit the model; [`Error::Refused`] if the server
+    /// will not do as much; an error that names the step if the peer vanishes or sends nonsense.
     pub fn generate(
         self,
         prompt: impl Into<Prompt>,
@@ -129,9 +129,9 @@ impl ClientSession {
     /// gone when the first message that depends on them is sent.
     ///
     /// # Errors
-    /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other
-    /// terms or for less; [`Error::Refused`] if the server has no pool of one of the ids; [`Error::PoolFile`] if a
-    /// file is damaged or another process claimed it first.
+    /// As [`ClientSession::generate`]. An error before the server is asked, if the pool was made for another model,
+    /// for other terms or for a shorter generation; [`Error::Refused`] if the server has no pool of one of the ids;
+    /// [`Error::PoolFile`] if a file is damaged or another process claimed it first.
     pub fn spend(
         self,
         pool: PoolSet,
@@ -201,7 +201,7 @@ impl ClientSession {
     /// Opens a chat whose turns have at most the lengths `bound`.
     ///
     /// # Errors
-    /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
+    /// An error before anything is sent, if the lengths do not fit the model, or the policy cuts the first turn alone
     /// ([`Error::TalkPolicy`]) or would choose among padding ([`waggle_model::Error::PaddedPolicy`]);
     /// [`Error::Refused`] if the server will not do as much.
     pub fn chat(self, bound: Lengths, watch: &mut Watch) -> Result<ChatSession, Error> {
@@ -213,13 +213,14 @@ impl ClientSession {
         ChatSession::begin(channel, public, terms, model, bound, since, watch)
     }
 
-    /// Makes the correlations of generations up to `bound`. The client's end up in the file `path`, which must not
-    /// exist, and the server's in a file of its own. A helper named in the terms deals now, not when the pool is
-    /// spent.
+    /// Makes the correlations of generations up to `bound`. The client's correlations end up in the file `path`,
+    /// which must not exist, and the server's in a file of its own. A helper named in the terms deals now, not when
+    /// the pool is spent.
     ///
     /// # Errors
-    /// Before anything is sent if the bound does not fit the model or `path` exists; [`Error::Refused`] if the server
-    /// keeps no pools, has too many, will not do as much or cannot write its file. The client has no file then.
+    /// An error before anything is sent, if the bound does not fit the model or `path` exists; [`Error::Refused`] if
+    /// the server keeps no pools, has too many, will not do as much or cannot write its file. The client has no file
+    /// then.
     pub fn fill(self, bound: Lengths, path: &Path, watch: &mut Watch) -> Result<Outcome, Error> {
         self.fill_part(bound, Part::WHOLE, path, watch)
     }
@@ -252,7 +253,7 @@ impl ClientSession {
     }
 }
 
-/// The model as the client knows it.
+/// The model as the client knows it: shapes, and the values of the public parts in `base`.
 fn shapes(public: &PublicModel, terms: &Terms, base: Option<&Base>) -> Result<Model<FixedWeight>, Error> {
     let mut loader = FixedLoader::announced(&public.frac_bits)?;
     Ok(public.load(&terms.policy, &mut loader, Base::known(base))?)

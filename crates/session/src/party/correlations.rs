@@ -10,7 +10,7 @@ use crate::needs::{needs, needs_by_pass, together};
 use crate::pool::{PoolSet, Purpose, Waiting, Written};
 use crate::pool_error::LOST;
 
-/// Scope of the words that the parties exchange about their files, and their steps.
+/// Scope of the messages in which the parties tell each other about their files, and their steps.
 const SCOPE: &str = "pool";
 const READY: &str = "pool/ready";
 const KEPT: &str = "pool/kept";
@@ -19,14 +19,15 @@ const CLAIMED: &str = "pool/claimed";
 /// What making a session ready yields.
 #[derive(Default)]
 pub(super) struct Ready {
-    /// The account of the link to a helper that has dealt everything.
+    /// The account of the link to the helper, if a helper has dealt everything.
     pub(super) helped: Option<Vec<Entry>>,
     /// What the helper of a session of three parties deals for each pass.
     pub(super) passes: Vec<Needs>,
 }
 
 /// Makes `engine` ready for `request`: with the stock of a pool and fresh OTs, or, in a session of two phases, by
-/// making everything that is needed. With three parties it finds out what each pass needs.
+/// making everything that is needed. With three parties it finds out what each pass needs. In a session of one phase
+/// there is nothing to do.
 pub(super) fn ready(
     engine: &mut Secure,
     model: &PublicModel,
@@ -60,13 +61,14 @@ pub(super) fn ready(
     Ok(Ready { helped, passes: Vec::new() })
 }
 
-/// Tells how much room correlations take, and checks that it is there.
+/// Tells the watcher that correlations take `bytes` of a temporary file, and checks that there is room for them.
 fn make_room(bytes: u64, watch: &mut Watch) -> Result<(), Error> {
     watch(Event::Room(bytes));
     Ok(check_space(bytes).map_err(waggle_protocols::Error::from)?)
 }
 
-/// Makes what a pool for `purpose` holds. Returns this party's stock, and the account of the link to a helper.
+/// Makes the correlations of a pool for `purpose`. Returns this party's stock, and the account of the link to the
+/// helper, if there is one.
 pub(super) fn make(
     engine: &mut Secure,
     weights: &[&FixedWeight],
@@ -79,8 +81,8 @@ pub(super) fn make(
     Ok((std::mem::take(engine.abb().stock()), helped))
 }
 
-/// Makes all of `needs`, with the helper that `terms` name, if any, after telling how much room the correlations take
-/// and checking that it is there. Returns the account of the link to the helper.
+/// Makes all of `needs`, with the helper that `terms` name, if any. First tells the watcher how much room the
+/// correlations take, and checks that it is there. Returns the account of the link to the helper.
 fn prepare(
     engine: &mut Secure,
     needs: &Needs,
@@ -95,8 +97,8 @@ fn prepare(
     helper::leave(engine)
 }
 
-/// The client's end of a filling, booked as `offline`. The client publishes its written pool once the server's part
-/// is safe; see [`crate::pool`].
+/// The client's last steps in a session that fills a pool, booked as `offline`. The client publishes its `written`
+/// pool once the server's part is safe; see [`crate::pool`].
 pub(super) fn keep<P: FnOnce() -> Result<(), Error>>(
     channel: &mut Channel,
     written: Result<P, Error>,
@@ -113,8 +115,8 @@ pub(super) fn keep<P: FnOnce() -> Result<(), Error>>(
     })
 }
 
-/// The server's end of a filling. The server's part waits from the server's message on, and becomes a pool with the
-/// client's message.
+/// The server's last steps in a session that fills a pool. The server's part waits from the moment before the
+/// server says that it is ready, and becomes a pool when the client says that it keeps its own.
 pub(super) fn keep_for_client(
     channel: &mut Channel,
     written: Result<Written, Error>,
@@ -137,8 +139,8 @@ pub(super) fn keep_for_client(
     })
 }
 
-/// The client claims its pool, booked as `setup` as the request is, and learns whether the server has claimed its
-/// part.
+/// The client tells the server whether it has claimed its pool, and learns whether the server has claimed its part.
+/// The messages are booked as `setup`, as the request is.
 pub(super) fn spend(channel: &mut Channel, claimed: Result<Stock, Error>) -> Result<Stock, Error> {
     opening::scoped(channel, SCOPE, |channel| {
         opening::send_verdict(channel, CLAIMED, claimed.as_ref().err())?;
@@ -164,7 +166,7 @@ pub(super) fn spend_for_client(channel: &mut Channel, pool: PoolSet, purposes: &
     })
 }
 
-/// Receives the client's verdict on its own part of the pool. A refusal becomes [`Error::Withdrawn`].
+/// Receives the client's verdict on the client's part of the pool. A refusal becomes [`Error::Withdrawn`].
 fn receive_word(channel: &mut Channel, step: &'static str) -> Result<(), Error> {
     opening::receive_verdict(channel, step).map_err(|error| match error {
         Error::Refused { reason } => Error::Withdrawn { reason },

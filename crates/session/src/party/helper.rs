@@ -4,8 +4,8 @@
 //!
 //! Both parties state the helper's key in their handshake. When they have their base OTs, each opens a link of its
 //! own to the helper and says what it needs, under the name of the session: the binding of the link between the two
-//! ([`waggle_net::Channel::binding`]), which nobody else knows. It also names the key that the other party has
-//! proved. The helper deals when both have asked for the same and each has proved the key that the other named
+//! ([`waggle_net::Channel::binding`]), which nobody else knows. Each party also names the key that the other party
+//! has proved. The helper deals when both have asked for the same and each has proved the key that the other named
 //! ([`Pairing`](super::Pairing)). The helper and both parties check that the three have three different keys.
 //!
 //! A client asks for halves of weights by their name, and a server by the proof whose hash is the name
@@ -60,7 +60,7 @@ pub(super) const MISSING: &str = "helper/missing halves";
 /// Most bytes of a list of missing halves.
 const MAX_MISSING_BYTES: usize = 256 << 10;
 
-/// The way of a party to the helper of its sessions.
+/// How a party reaches the helper of its sessions.
 #[derive(Clone)]
 pub struct ToHelper {
     own: Option<String>,
@@ -68,8 +68,8 @@ pub struct ToHelper {
 }
 
 impl ToHelper {
-    /// The way of a party whose key is `own`, if links prove keys. `open` opens the link to the helper, on which
-    /// either party has the role of client.
+    /// The way to the helper for a party with the key `own`, or without one where links prove no keys. `open` opens
+    /// the link to the helper. On this link both the client and the server of the session have the role of client.
     pub fn new(own: Option<String>, open: impl Fn() -> Result<Channel, NetError> + Send + Sync + 'static) -> Self {
         ToHelper { own, open: Arc::new(open) }
     }
@@ -98,9 +98,9 @@ pub(super) struct Ask {
     pub(super) session: [u8; 32],
     pub(super) server: bool,
     pub(super) peer: [u8; 32],
-    /// If there are halves of weights, their name from the client, or their proof from the server.
+    /// The name (from a client) or the proof (from a server) of the halves of weights, if there are any.
     pub(super) halves: Option<[u8; 32]>,
-    /// Whether words are dealt pass by pass.
+    /// Whether the helper deals pass by pass.
     pub(super) passes: bool,
     pub(super) demands: Vec<Demand>,
 }
@@ -110,7 +110,7 @@ pub(super) fn digest(key: Option<&str>) -> [u8; 32] {
     key.map_or([0; 32], |key| *blake3::hash(key.as_bytes()).as_bytes())
 }
 
-/// Asks the helper that `terms` name, if any, for the part of `needs` that it deals.
+/// Opens the link to the helper that `terms` name, if any, and asks for the part of `needs` that this helper deals.
 pub(super) fn meet(
     engine: &mut Secure,
     needs: &Needs,
@@ -170,7 +170,7 @@ fn introduce(
     Ok(())
 }
 
-/// The server tells the client the seed of the client's halves of the weights.
+/// Has the server tell the client the seed of the client's halves of the weights. Both parties return the seed.
 pub(super) fn share_seed(channel: &mut Channel, own: Option<&HalvesOwner>) -> Result<HalvesSeed, Error> {
     opening::scoped(channel, SCOPE, |channel| match own {
         Some(owner) => {
@@ -212,7 +212,7 @@ fn give_halves(
     Ok(())
 }
 
-/// Has the helper deal what the pass that begins `needs`.
+/// Has the helper deal the `needs` of the pass that begins.
 pub(super) fn deal_pass(engine: &mut Secure, needs: &Needs) -> Result<(), waggle_protocols::Error> {
     let demands = preparation::demands(needs, engine.abb().session().plans());
     let phase = engine.channel().ledger().phase();
@@ -231,8 +231,9 @@ fn ask_for_pass(channel: &mut Channel, phase: Phase, demands: &[Demand]) -> Resu
     Ok(())
 }
 
-/// Ends the link to the helper, which has dealt everything, and returns the account of the link; `None` without a
-/// helper. Only this confirms that the parties took what the helper dealt.
+/// Ends the link to the helper, once the helper has dealt everything. Both ends compare what they saw of the link:
+/// only this confirms that the parties took what the helper dealt. Returns the account of the link; `None` without a
+/// helper.
 pub(super) fn leave(engine: &mut Secure) -> Result<Option<Vec<Entry>>, Error> {
     let deals = engine.abb().session().options().helper;
     engine.abb().helper().take().map(|helper| part_from(helper, deals)).transpose()
@@ -248,9 +249,9 @@ fn part_from(mut helper: HelperLink, deals: HelperDeals) -> Result<Vec<Entry>, E
     Ok(channel.ledger().entries())
 }
 
-/// The accounts of both parties' links to the helper of a session that prepares `needs`, or of a session whose helper
-/// deals in `passes`. The first pass reads the prompt if the session is `whole`. The helper has no halves of weights
-/// yet.
+/// The accounts of the client's and of the server's link to the helper, in this order. The session prepares `needs`,
+/// or its helper deals in `passes`, of which the first reads the prompt if the session is `whole`. The helper has no
+/// halves of weights yet.
 pub(super) fn rehearse(
     needs: &Needs,
     passes: &[Needs],

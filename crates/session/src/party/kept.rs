@@ -10,11 +10,12 @@ use super::helper::MISSING;
 use super::wire;
 use crate::Error;
 
-/// Halves of weights in memory: those that sessions use, and of unused ones those of the servers that came last.
+/// Halves of weights in memory: those that sessions use, and as many of the unused ones as there is room for, of the
+/// servers that came last.
 pub(super) struct Kept {
-    /// The most bytes.
+    /// The most bytes that the halves may take.
     most: u64,
-    /// Bytes on their way.
+    /// Bytes of halves that servers are still to send.
     arriving: u64,
     /// The servers' halves, the most recently used last.
     owned: Vec<Owned>,
@@ -23,7 +24,7 @@ pub(super) struct Kept {
 /// The halves of one server.
 struct Owned {
     name: [u8; 32],
-    /// Digest of the key that deposited the halves, which alone may use them.
+    /// Digest of the key of the server that deposited the halves. Only this key may use them.
     key: [u8; 32],
     /// Number of sessions that use the halves.
     users: usize,
@@ -31,7 +32,7 @@ struct Owned {
 }
 
 impl Kept {
-    /// Room for `most` bytes.
+    /// An empty memory with room for `most` bytes of halves.
     pub(super) fn new(most: u64) -> Arc<Mutex<Self>> {
         Arc::new(Mutex::new(Kept { most, arriving: 0, owned: Vec::new() }))
     }
@@ -40,7 +41,8 @@ impl Kept {
         self.owned.iter().map(|owned| owned.halves.bytes()).sum::<u64>().saturating_add(self.arriving)
     }
 
-    /// The index of the halves `name` in `owned`; an entry is made if there is none.
+    /// The index in `owned` of the halves called `name`, which are now the most recently used. An entry is made if
+    /// there is none.
     ///
     /// # Errors
     /// The reason why the server with `key` may not use the halves.
@@ -61,7 +63,8 @@ impl Kept {
         }
     }
 
-    /// Makes room for `bytes` more by forgetting halves that no session uses. Returns whether there is enough room.
+    /// Makes room for another `bytes` bytes by forgetting halves that no session uses. Returns whether there is
+    /// enough room.
     fn make_room(&mut self, bytes: u64) -> bool {
         while self.bytes().saturating_add(bytes) > self.most {
             let Some(idle) = self.owned.iter().position(|owned| owned.users == 0) else { return false };
@@ -75,17 +78,17 @@ impl Kept {
 pub(super) struct Lease {
     kept: Arc<Mutex<Kept>>,
     name: [u8; 32],
-    /// The numbers of the missing halves.
+    /// The numbers of the rows whose halves are missing.
     missing: Vec<u32>,
     /// Bytes of the missing halves that have not arrived yet.
     arriving: u64,
 }
 
 impl Lease {
-    /// Room for the halves of `rows` that belong to the server with this proof and key.
+    /// Reserves room for the halves of `rows`, which belong to the server with this proof and key.
     ///
     /// # Errors
-    /// The reason why there is no room.
+    /// The reason why there is no room, or why the server may not use the halves.
     pub(super) fn new(
         kept: &Arc<Mutex<Kept>>,
         proof: &[u8; 32],

@@ -23,7 +23,7 @@ use crate::names::{REVEALS, name};
 use crate::terms::{Findings, Open, Terms};
 
 const STEP: &str = "handshake";
-/// The facts and their lengths.
+/// The names of the facts, and the lengths to which their values are padded.
 const OWN_CORES: (&str, usize) = ("own-cores", 11);
 const KERNELS: (&str, usize) = ("kernels", 24);
 const CORES: (&str, usize) = ("cores", 11);
@@ -44,7 +44,7 @@ pub(super) fn tell(hello: Handshake, terms: &Terms) -> Handshake {
     padded(hello, REVEAL, given(open.reveal, &name(&REVEALS, reveal)))
 }
 
-/// What a party stated; `None` where it was given nothing.
+/// The value that a party stated of a fact; `None` if the party was given none.
 fn stated<T: FromStr>(fields: &[Field], (name, _): (&str, usize)) -> Result<Option<T>, NetError> {
     let field = fields.iter().find(|field| field.name == name);
     let text = field.ok_or_else(|| malformed(STEP, format!("`{name}` is missing")))?.value.trim_end();
@@ -56,9 +56,9 @@ fn stated<T: FromStr>(fields: &[Field], (name, _): (&str, usize)) -> Result<Opti
 /// gave is measured, unless `terms` say how the measurement went, as in a rehearsal.
 ///
 /// # Errors
-/// [`Error::TokensAlone`] for a client that wants more than the server permits; [`NetError::Disagreement`] with what
-/// both parties gave and differs; [`NetError::Malformed`] for a value that no party can have; errors of the
-/// measurement.
+/// [`Error::TokensAlone`] for a client that wants more than the server permits; [`NetError::Disagreement`] with the
+/// values that both parties were given and that differ; [`NetError::Malformed`] for a value that no party can have;
+/// errors of the measurement.
 pub(super) fn meet(channel: &mut Channel, terms: &Terms, ours: &[Field], theirs: &[Field]) -> Result<Terms, Error> {
     let [client, server] = if channel.role() == Role::Client { [ours, theirs] } else { [theirs, ours] };
     let reveal = match (revealed(client)?, revealed(server)?) {
@@ -101,14 +101,15 @@ pub(super) fn meet(channel: &mut Channel, terms: &Terms, ours: &[Field], theirs:
     Ok(agreed)
 }
 
-/// What a party wants to be revealed, or permits.
+/// What a client wants to learn, or the most that a server permits; `None` if the party stated neither.
 fn revealed(fields: &[Field]) -> Result<Option<Reveal>, NetError> {
     let Some(text) = stated::<String>(fields, REVEAL)? else { return Ok(None) };
     let known = REVEALS.into_iter().find(|(name, _)| *name == text).map(|(_, reveal)| Some(reveal));
     known.ok_or_else(|| malformed(STEP, format!("nobody reveals `{}`", printable(&text, REVEAL.1))))
 }
 
-/// The value of `fact` that one party or both were given.
+/// The value of `fact` that one party or both were given. If the parties were given different values, they are added
+/// to `differences`.
 fn given<T: Copy + PartialEq + Display + FromStr>(
     fact: (&str, usize),
     client: &[Field],
@@ -133,7 +134,7 @@ mod tests {
 
     type Given<'a> = (Option<&'a str>, Option<&'a str>);
 
-    /// The terms of a party with `own` cores that was given `cores` and `link`.
+    /// The terms of a party that has `own` cores and was given `cores` and `link` to plan for.
     fn party(own: u32, (cores, link): Given) -> Terms {
         let mut terms =
             Terms { open: Open { cores: cores.is_none(), link: link.is_none(), reveal: false }, ..Terms::default() };

@@ -21,9 +21,9 @@
 //!
 //! Then come base OTs, and the generation follows. In a two-phase session ([`waggle_protocols::Options::preprocess`])
 //! the correlations that the session takes from its stock are made in between. With `stop_at_eos` the client sends
-//! one more byte after each pass; where answers are padded ([`Request::pad_answer`]) it does so after the passes
-//! alone that fill a [`bucket`](waggle_model::bucket). With a draft ([`Request::draft`]) it sends how many tokens a
-//! pass keeps, a byte, after each pass that may keep several; the server refuses a number that no such pass keeps.
+//! one more byte after each pass; where answers are padded ([`Request::pad_answer`]) it does so only after the passes
+//! that fill a [`bucket`](waggle_model::bucket). With a draft ([`Request::draft`]) it sends how many tokens a pass
+//! keeps, a byte, after each pass that may keep several; the server refuses a number that no such pass keeps.
 //!
 //! At the end both parties compare their transcripts of the session ([`waggle_net::Channel::confirm_transcript`]).
 //! Results are final only then.

@@ -28,17 +28,17 @@ pub const MAX_SHAPE_BYTES: usize = 16 << 10;
 /// Most bytes of the reason for refusing a request.
 pub const MAX_REASON_BYTES: usize = 512;
 
-/// Scope of these messages in the ledger.
+/// Scope of the messages of the opening in the ledger. Their steps follow.
 const SCOPE: &str = "handshake";
 const SHAPE: &str = "handshake/shape";
 const FRAC_BITS: &str = "handshake/scales";
 const TOKENIZER: &str = "handshake/tokenizer";
 const TEMPLATE: &str = "handshake/template";
 const REQUEST: &str = "handshake/request";
-/// Most pool files that a client names as its own.
+/// The most files of pools that a request names as those that the client has.
 pub(super) const MAX_KEPT: usize = 4095;
-/// Most bytes of a request. The longest fills a pool and names the pools that the client has, with all else in 32
-/// bytes.
+/// Most bytes of a request. The longest one fills a pool and names the files of pools that the client has; everything
+/// else in it takes at most 32 bytes.
 const MAX_REQUEST_BYTES: usize = 32 + POOL_BYTES * MAX_KEPT;
 /// Most bytes of a model's name, without its folder.
 const MAX_NAME_BYTES: usize = 1024;
@@ -50,9 +50,9 @@ const POOL_BYTES: usize = 16;
 const WANTS_TOKENIZER: &str = "tokenizer";
 /// The field of the handshake in which a client says that it needs the chat template; otherwise the field is absent.
 const WANTS_TEMPLATE: &str = "template";
-/// The field of the handshake with the model's name.
+/// The field of the handshake in which the server states the model's name.
 const NAME: &str = "name";
-/// The field of the handshake with the client's choice of one phase (`false`) or two (`true`).
+/// The field of the handshake in which the client chooses one phase (`false`) or two (`true`).
 const PREPROCESS: &str = "preprocess";
 /// The field of the handshake in which both parties state what their helper deals.
 const HELPER_DEALS: &str = "helper-deals";
@@ -62,9 +62,9 @@ const HELPER_DEALS: &str = "helper-deals";
 pub(super) enum SessionKind {
     /// A generation whose correlations are made in the session.
     Generate,
-    /// The correlations of a generation, for a pool.
+    /// A filling: the parties make correlations of a generation for a pool.
     Fill {
-        /// The part of the correlations.
+        /// The part of the correlations that is made.
         part: Part,
         /// All parts of pools that the client has; `None` if it does not say.
         kept: Option<Vec<PoolId>>,
@@ -73,7 +73,8 @@ pub(super) enum SessionKind {
     Spend(Vec<PoolId>),
     /// Several turns, each at most as long as the request. See [`super::chat`].
     Chat,
-    /// A generation, in this form only on the wire, that shows the logits of the prompt ([`Request::all_positions`]).
+    /// A generation that shows the logits of the prompt. Only messages have this kind; elsewhere
+    /// [`Request::all_positions`] says so.
     Score,
 }
 
@@ -93,7 +94,7 @@ struct Message {
 }
 
 impl Message {
-    /// Lengths beyond 32 bits, which no session has, become the largest.
+    /// The message for `request`. Lengths beyond 32 bits, which no session has, become the largest number of 32 bits.
     fn new(request: &Request, kind: &SessionKind) -> Self {
         let Request { stop_at_eos, pad_answer, padded, all_positions, draft, .. } = *request;
         let (Lengths { prompt, tokens }, texts) = (request.lengths, request.texts);
@@ -102,7 +103,7 @@ impl Message {
         Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind: kind.clone() }
     }
 
-    /// The request. Fields that no client sends together are malformed.
+    /// The request and its kind. Fields that no client sends together are malformed.
     fn read(self) -> Result<(Request, SessionKind), NetError> {
         let Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind } = self;
         let wrong = match &kind {
@@ -123,8 +124,8 @@ impl Message {
 }
 
 /// The server's side of the opening, up to and including the verdict, which `accept` gives. Fails if the request is
-/// refused. In the terms returned, and passed to `accept`, the number of phases is the client's, and cores and link
-/// are agreed.
+/// refused. The terms that `accept` gets and that are returned have the number of phases that the client chose, and
+/// the cores and the link on which the parties agreed.
 pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,
@@ -185,7 +186,7 @@ pub(super) fn learn_pool(channel: &mut Channel) -> Result<PoolId, Error> {
     })
 }
 
-/// Tells the client that all is well, or why not.
+/// Tells the peer that all is well, or the reason for `error`.
 pub(super) fn send_verdict(channel: &mut Channel, step: &'static str, error: Option<&Error>) -> Result<(), Error> {
     let reason = error.map(reason).unwrap_or_default();
     channel.send(step, printable(&reason, MAX_REASON_BYTES).as_bytes())?;
@@ -203,7 +204,7 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// Receives the server's verdict on the client's side.
+/// Receives the peer's verdict. A reason becomes [`Error::Refused`].
 pub(super) fn receive_verdict(channel: &mut Channel, step: &'static str) -> Result<(), Error> {
     let reason = channel.recv_up_to(step, MAX_REASON_BYTES)?;
     if reason.is_empty() {
@@ -265,7 +266,7 @@ pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) 
     })
 }
 
-/// The handshake with the facts that both parties state alike, and with what this party has.
+/// The handshake with the facts that both parties must state alike, the policies, and what this party has of its own.
 fn stated(terms: &Terms) -> Handshake {
     let facts = terms.facts();
     let alike = facts.iter().filter(|(name, _)| ![PREPROCESS, REVEAL.0, POLICY].contains(&&**name));
@@ -273,12 +274,12 @@ fn stated(terms: &Terms) -> Handshake {
     tell(hello.tell(POLICY, permitted(terms)), terms)
 }
 
-/// The policy of a client, or the policies that a server permits with `;` between them.
+/// The text of a client's policy, or of all policies that a server permits, with `;` between them.
 fn permitted(terms: &Terms) -> String {
     terms.policies().map(ToString::to_string).collect::<Vec<_>>().join(";")
 }
 
-/// The client's policy, if the server permits it. Both parties come to the same result.
+/// The client's policy. Fails if the server does not permit it. Both parties come to the same result.
 fn policy(role: Role, terms: &Terms, theirs: &[Field]) -> Result<PolicySpec, NetError> {
     let said = theirs.iter().find(|field| field.name == POLICY).map(|field| &*field.value).unwrap_or_default();
     let is = |policy: &&PolicySpec| match role {
@@ -292,8 +293,9 @@ fn policy(role: Role, terms: &Terms, theirs: &[Field]) -> Result<PolicySpec, Net
     })
 }
 
-/// The handshake. A different number of the protocol has an error of its own, because all other differences may
-/// follow from it.
+/// Runs the handshake `hello`, and returns the peer's fields. A different number of the protocol becomes
+/// [`Error::Protocol`], because all other differences may follow from it. A different number of parties becomes
+/// [`Error::Parties`].
 fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> {
     let role = channel.role();
     hello.run(channel).map_err(|error| {
@@ -315,7 +317,8 @@ fn agree(hello: &Handshake, channel: &mut Channel) -> Result<Vec<Field>, Error> 
 }
 
 impl Terms {
-    /// Protocol and terms by name, without the cores and the link, on which the parties [`meet`].
+    /// The protocol and the terms as names and values, without cores and link: the parties find those out in
+    /// [`meet`].
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
         let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, .. } = self;
         let helper = helper.clone().map(|key| ("helper", key));
@@ -346,7 +349,7 @@ fn shape_text(spec: &ModelSpec) -> Result<String, Error> {
     serde_json::to_string(spec).map_err(|e| waggle_model::ConfigError::Json(e.to_string()).into())
 }
 
-/// Passes `result` on; if the peer's data was bad, the peer hears at which step.
+/// Returns `result`. If it failed because the peer's data was bad, first tells the peer at which step.
 pub(super) fn complaining<T>(channel: &mut Channel, result: Result<T, Error>) -> Result<T, Error> {
     if let Some(step) = result.as_ref().err().and_then(Error::net).and_then(NetError::bad_step) {
         channel.reject(step);
@@ -354,7 +357,7 @@ pub(super) fn complaining<T>(channel: &mut Channel, result: Result<T, Error>) ->
     result
 }
 
-/// Runs `steps` under `scope`, which is closed on failure too.
+/// Runs `steps`, booked under `scope`. The scope is closed even if they fail.
 pub(super) fn scoped<T>(
     channel: &mut Channel,
     scope: &str,
@@ -404,7 +407,8 @@ mod tests {
         SessionKind::Fill { part: Part::new(number, of).unwrap(), kept: kept.map(ids) }
     }
 
-    /// [`PROTOCOL`], and the digest of what `requests_raise_the_number` encodes.
+    /// The [`PROTOCOL`] to which requests are pinned, and the digest of the requests that the test
+    /// `requests_raise_the_number` encodes.
     const PINNED: (u32, &str) = (8, "7174753714030435");
 
     #[test]

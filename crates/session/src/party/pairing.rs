@@ -188,7 +188,8 @@ impl Pairing {
     }
 }
 
-/// The demands of the pass that begins, which both parties must state alike; `None` at the end.
+/// Receives the demands of the pass that begins, which both parties must state alike; `None` at the end of the
+/// session.
 fn next_pass(channels: &mut [Channel; 2], phase: Phase) -> Result<Option<Vec<Demand>>, Error> {
     let mut lists: [Vec<Demand>; 2] = Default::default();
     for (channel, list) in channels.iter_mut().zip(&mut lists) {
@@ -207,7 +208,7 @@ fn next_pass(channels: &mut [Channel; 2], phase: Phase) -> Result<Option<Vec<Dem
     Ok(Some(demands).filter(|demands| !demands.is_empty()))
 }
 
-/// Tells parties why they are refused.
+/// Tells the parties at the other ends of `channels` why they are refused. Returns the error that says so, too.
 fn refuse(channels: impl IntoIterator<Item = Channel>, reason: String) -> Error {
     for mut channel in channels {
         // A party that has left needs no reason.

@@ -25,7 +25,8 @@ const REHEARSAL: Duration = Duration::from_secs(60);
 /// messages and flows of a real ledger; times are estimates, and there are none without [`SessionPlan::timed`]. With
 /// `stop_at_eos` the plan is that of the longest possible session.
 ///
-/// The plan depends on `frac_bits` of the model. Without weights they are [`waggle_protocols::DEFAULT_WEIGHT_FRAC`].
+/// The plan depends on the fractional bits of the model's weights (`frac_bits`). A model that is known by its shape
+/// alone has [`waggle_protocols::DEFAULT_WEIGHT_FRAC`] of them.
 #[derive(Clone)]
 pub struct SessionPlan<'a> {
     model: &'a PublicModel,
@@ -43,18 +44,18 @@ pub struct SessionPlan<'a> {
 enum Extent {
     /// A generation that prepares its own correlations.
     Generation,
-    /// One decoding step of such a generation.
+    /// One decoding step of a generation that prepares its own correlations.
     Step,
     /// A session that fills this part of a pool.
     Filling(Part),
-    /// A generation from a pool made for `bound`, with as many parts as the division of `part`.
+    /// A generation from a pool made for `bound`. The pool has as many parts as the division that `part` belongs to.
     Spending { bound: Lengths, part: Part },
 }
 
 /// The plan of a session.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// The outcome of either party, with the times of the plan's setting.
+    /// The outcome of either party, with times if the plan estimates them.
     pub outcome: Outcome,
     /// The memory of both processes, estimated. Only a plan with times knows the memory of operations.
     pub footprint: Footprint,
@@ -104,8 +105,9 @@ impl<'a> SessionPlan<'a> {
     }
 
     /// Plans one decoding step after the request's prompt: its messages and its preparation. The pools of OTs begin
-    /// empty, so that the step bears all of its cost. With a draft the step reads all guesses, and the number that it
-    /// keeps costs nothing; the plan assumes that it keeps all. Only the request's prompt and draft count.
+    /// empty, so that the step bears all of its cost. With a draft the step reads all guesses, and the message with
+    /// the number of tokens that it keeps costs nothing; the plan assumes that it keeps all. Only the request's
+    /// prompt and draft count.
     pub fn step(self) -> Self {
         SessionPlan { extent: Extent::Step, ..self }
     }
@@ -115,8 +117,9 @@ impl<'a> SessionPlan<'a> {
         SessionPlan { extent: Extent::Filling(part), ..self }
     }
 
-    /// Takes the correlations from a pool made for `bound`, with as many parts as the division of `part`. More parts
-    /// make the request that names them longer. Nothing else depends on their number.
+    /// Takes the correlations from a pool made for `bound`. The pool has as many parts as the division that `part`
+    /// belongs to. The more parts there are, the longer is the request that names them. Nothing else depends on their
+    /// number.
     pub fn spending(self, bound: Lengths, part: Part) -> Self {
         SessionPlan { extent: Extent::Spending { bound, part }, ..self }
     }
@@ -184,7 +187,7 @@ impl<'a> SessionPlan<'a> {
         Ok(Planned { outcome, footprint, work })
     }
 
-    /// The client's request, and its kind.
+    /// The kind of the session, and the client's request.
     fn asked(&self) -> Result<(SessionKind, Request), Error> {
         Ok(match self.extent {
             Extent::Generation => (SessionKind::Generate, self.request),
@@ -197,18 +200,20 @@ impl<'a> SessionPlan<'a> {
         })
     }
 
-    /// The most tokens that one step gives, so that no other step follows.
+    /// The most tokens that one step gives. If this many are generated after the first token, one step may give them
+    /// all.
     fn most_of_step(&self) -> usize {
         1 + self.request.draft.map_or(0, Drafts::tokens)
     }
 
-    /// A generation of `tokens` tokens, of which a step is planned.
+    /// The request of a generation of `tokens` tokens, for the plan of one of its steps.
     fn decoding(&self, tokens: usize) -> Request {
         let Request { lengths, texts, draft, .. } = self.request;
         Request { texts, draft, ..Lengths { tokens, ..lengths }.into() }
     }
 
-    /// In two phases, makes the correlations that the session takes from its stock. Also returns its needs.
+    /// In two phases, plans the making of the correlations that the session takes from its stock. Returns the
+    /// planner, and the needs of the session.
     fn prepare(&self, mut planner: Planner, request: &Request) -> Result<(Planner, Needs), Error> {
         let SessionPlan { model, terms, .. } = *self;
         let listed = |request: &Request, schedule| listing(model, terms, request, schedule, &mut nobody);
@@ -238,7 +243,7 @@ impl<'a> SessionPlan<'a> {
         Ok((planner, prepared))
     }
 
-    /// The generation, after what comes before it.
+    /// Plans the generation itself on `engine`, which has planned what comes before it.
     fn generate(
         &self,
         engine: &mut Plan,
@@ -285,7 +290,7 @@ impl<'a> SessionPlan<'a> {
     }
 }
 
-/// Books nothing while the prompt is read.
+/// Hooks for the plan of one step: nothing is booked while the prompt is read.
 struct StepAlone<'a, 'b>(&'a mut Recorder<'b>);
 
 impl Hooks<Plan> for StepAlone<'_, '_> {

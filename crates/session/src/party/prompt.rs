@@ -11,11 +11,11 @@ use crate::Error;
 pub struct Prompt {
     ids: Vec<u32>,
     patches: Option<Array2<f32>>,
-    /// Tokens of padding of each text.
+    /// The number of tokens of padding in each text; `None` if the server is told that there is no padding.
     padding: Option<Vec<usize>>,
-    /// For each text, the place where a second one begins.
+    /// For each prompt, the position at which its second text begins, if it has one.
     seconds: Vec<Option<usize>>,
-    /// The place of the mask of each text, for models that fill one.
+    /// The position of the mask in each text, for models that fill one.
     masks: Vec<usize>,
 }
 
@@ -118,12 +118,12 @@ impl Prompt {
         &self.ids
     }
 
-    /// The padding in the form for a model, with the numbers that only this party knows.
+    /// The padding in the form that a model takes, with the numbers of tokens that only this party knows.
     pub fn known_padding(&self) -> Option<Padding> {
         self.padding.clone().map(|tokens| Padding { tokens: Some(tokens) })
     }
 
-    /// Tokens of padding of each text, if the server is told that there may be some.
+    /// The number of tokens of padding in each text; `None` if the server is told that there is no padding.
     pub fn padding(&self) -> Option<&[usize]> {
         self.padding.as_deref()
     }

@@ -14,10 +14,10 @@ use crate::event;
 
 const STOP: &str = "stop";
 const KEPT: &str = "draft/kept";
-/// Scope of the number of tokens that a pass keeps.
+/// Scope of the message with the number of tokens that a pass keeps.
 const DRAFT: &str = "draft";
 
-/// An engine whose parties exchange messages, or that plans that they do.
+/// An engine whose parties exchange messages, or a plan of such an engine.
 pub(super) trait Booked: Engine {
     /// The ledger.
     fn ledger(&mut self) -> &mut Ledger;
@@ -57,7 +57,7 @@ impl Booked for Plan {
     }
 }
 
-/// The client tells the server whether it stops here.
+/// Has the client tell the server whether the text stops here. Both parties return it.
 fn tell_stop(channel: &mut Channel, stop: Option<bool>) -> Result<bool, waggle_protocols::Error> {
     if channel.role() == Role::Client {
         let stop = stop.unwrap_or(false);
@@ -73,7 +73,7 @@ fn tell_stop(channel: &mut Channel, stop: Option<bool>) -> Result<bool, waggle_p
     }
 }
 
-/// The client tells the server how many tokens a pass keeps, from 1 to `most`.
+/// Has the client tell the server how many tokens a pass keeps, from 1 to `most`. Both parties return the number.
 fn tell_kept(channel: &mut Channel, most: usize, kept: Option<usize>) -> Result<usize, waggle_protocols::Error> {
     if channel.role() == Role::Client {
         let kept = kept.unwrap_or(1);
@@ -98,7 +98,8 @@ pub(super) struct Recorder<'a> {
     ends: bool,
     /// In a plan, how many tokens each pass keeps.
     schedule: Option<Passes>,
-    /// Texts that are read side by side, and positions of each prompt before its last.
+    /// The number of texts that are read side by side. `rows` is the number of positions of each prompt before its
+    /// last one.
     texts: u64,
     rows: u64,
     /// The needs that a helper deals for each of the passes to come.

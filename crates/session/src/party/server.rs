@@ -40,7 +40,7 @@ pub struct ModelServer {
 }
 
 /// Loads a server's model; [`ServerBuilder::default`] serves policies without learned columns, keeps no transforms
-/// and computes alone.
+/// and computes in one process.
 #[derive(Clone, Default)]
 pub struct ServerBuilder {
     policy: PolicySpec,
@@ -76,8 +76,8 @@ impl ServerBuilder {
     /// Reads the weights of `files` and prepares them.
     ///
     /// # Errors
-    /// [`waggle_model::PartsError`] for public parts that the model does not have. An error with the tensor's name
-    /// for one that is missing, has another shape, is not finite or does not fit the fixed point;
+    /// [`waggle_model::PartsError`] for public parts that the model does not have. An error with the name of a tensor
+    /// that is missing, has another shape, is not finite or does not fit the fixed point;
     /// [`CheckpointError`](waggle_model::CheckpointError) for a file of learned columns that is missing or does not
     /// fit; [`waggle_protocols::Error::Spread`].
     pub fn load(self, files: ModelFiles) -> Result<ModelServer, Error> {
@@ -225,7 +225,9 @@ impl ModelServer {
         Ok(Outcome { helper: [None, helped], ..finish(&mut engine, terms, &request, generation, recorder) })
     }
 
-    /// Grants or refuses a session that began at `begun`, within the limits. A grant uses nothing up.
+    /// Grants or refuses a session of this `kind`, which began at `begun`. If a client that fills a pool says which
+    /// parts it has, its other files are removed first. The parts of a pool that is to be spent become pending. A
+    /// grant uses no correlations up.
     fn accept(
         &self,
         peer: &Peer,
@@ -281,7 +283,7 @@ impl ModelServer {
         Source { stock, peer, to_helper, halves }
     }
 
-    /// The session of a client that fills a pool.
+    /// Runs the session of a client that was allowed to fill a pool.
     fn fill(
         &self,
         mut channel: Channel,

@@ -1,4 +1,4 @@
-//! Messages that are structures, in the form of `postcard`: fields in order, one form for each value.
+//! Messages that are structures, in the form of `postcard`: fields in order, and only one encoding of each value.
 
 use std::ops::RangeInclusive;
 
@@ -15,7 +15,7 @@ pub(super) fn send(
     channel.send(step, &encode(step, message, least)?)
 }
 
-/// Receives a message of as many bytes as `lengths` has.
+/// Receives a message, whose number of bytes must lie in `lengths`.
 ///
 /// # Errors
 /// [`NetError::Malformed`] for bytes that [`send`] writes for no value of `T`.

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use super::file::{PIECE_WORDS, Pool, beside, lock, or_gone, read_header, same_file, sync_directory};
 use super::{PoolError, Purpose};
 
-/// Ends the name of a file that was claimed.
+/// The ending of a claimed file's name.
 pub(super) const CLAIMED: &str = ".claimed";
 
 impl Pool {
@@ -57,7 +57,7 @@ impl Pool {
         })
     }
 
-    /// The error for another file at `path`.
+    /// The error for a claim that finds another file at `path`.
     fn replaced(&self, path: &Path) -> PoolError {
         match read_header(path) {
             Ok((header, _)) => PoolError::Replaced { expected: self.header.id, found: header.id },
@@ -82,9 +82,9 @@ impl Pool {
     }
 }
 
-/// Takes all words out of the files of `parts`, for which [`Pool::check`] passed `purposes` one by one, and removes
-/// the files. No file is renamed unless all are there and no other process works on any of them. Whatever happens
-/// after a file was renamed, it will not be read again.
+/// Takes all words out of the files of `parts`, and removes the files. [`Pool::check`] must have accepted the purpose
+/// of each part, which has the same index in `purposes`. No file is renamed unless all are there and no other process
+/// works on any of them. Whatever happens after a file was renamed, it will not be read again.
 ///
 /// # Errors
 /// As [`Pool::claim`], with the number of the part, from 0.
@@ -115,7 +115,7 @@ fn each<I, T>(items: &[I], act: impl Fn(&I) -> Result<T, PoolError>) -> Result<V
     items.iter().enumerate().map(|(at, item)| act(item).map_err(|error| (at, error))).collect()
 }
 
-/// A file that was renamed; removed when dropped.
+/// A file that was renamed as claimed. Dropping this removes the file.
 struct Claimed(PathBuf);
 
 impl Claimed {

@@ -20,7 +20,8 @@ use crate::Error;
 /// The ending of a pool's name.
 const POOL: &str = "pool";
 
-/// A directory with one file per pool: `ID.pool`, or `ID.pending` while the client's part is in doubt.
+/// A directory with one file per pool: `ID.pool`, or `ID.pending` while it is uncertain whether the client has its
+/// part.
 #[derive(Clone, Debug)]
 pub struct Pools {
     dir: PathBuf,
@@ -56,8 +57,8 @@ impl Pools {
         Pools { max_per_peer: max, ..self }
     }
 
-    /// Makes the file of a new pool of `peer`'s, or of a part of one, for generations up to `bound`. The file counts
-    /// from now on.
+    /// Makes the file of a new pool of `peer`'s, or of a part of one, for generations up to `bound`. From now on the
+    /// file counts as a pool.
     ///
     /// # Errors
     /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many pools, counting
@@ -132,10 +133,10 @@ impl Pools {
         if pool.id() == id { Ok(pool) } else { Err(PoolError::Replaced { expected: id, found: pool.id() }) }
     }
 
-    /// The pool whose parts the client names in order.
+    /// The pool of the parts `ids`, which the client names in order.
     ///
     /// # Errors
-    /// [`PoolError::Unknown`] if one is not here, errors of [`PoolSet::new`], and [`PoolError::OtherPart`] if the
+    /// [`PoolError::Unknown`] if a part is not here, errors of [`PoolSet::new`], and [`PoolError::OtherPart`] if the
     /// parts are in another order.
     pub(crate) fn set(&self, ids: &[PoolId]) -> Result<PoolSet, Error> {
         let mut parts = Vec::with_capacity(ids.len());
@@ -163,7 +164,8 @@ impl Pools {
         })
     }
 
-    /// The file of `id`. Its name holds hexadecimal digits alone, whatever a client says.
+    /// The path of the file of a published pool. Its name holds the hexadecimal digits of `id` alone, whatever a
+    /// client says.
     pub(crate) fn path(&self, id: PoolId) -> PathBuf {
         self.dir.join(format!("{id}.{POOL}"))
     }
@@ -177,7 +179,7 @@ impl Pools {
     }
 }
 
-/// What the limits count of a file.
+/// What the limits on pools consider of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     peer: Option<String>,
@@ -214,7 +216,7 @@ pub fn count(files: &[Found]) -> usize {
     pools(&entries(files, State::Pool))
 }
 
-/// The place of a pool that is being filled. It counts as a pool.
+/// A pool that is being filled: its unfinished file, and the path at which the file will wait. It counts as a pool.
 #[derive(Debug)]
 pub(crate) struct Place {
     unfinished: UnfinishedPool,
@@ -223,13 +225,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The unfinished file, and the place where it will wait.
+    /// The unfinished file, and the path at which it will wait.
     pub(crate) fn split(self) -> (UnfinishedPool, Waiting) {
         (self.unfinished, Waiting { pending: self.pending, _quota: self.quota })
     }
 }
 
-/// Where an unfinished file waits.
+/// The path at which an unfinished file will wait. Until this is dropped, the pool counts among those that are being
+/// filled.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pending: PathBuf,

@@ -1,4 +1,4 @@
-//! One party's file: opened, and compared with its purpose.
+//! One party's file of a pool: opened, and compared with the purpose that it was made for.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -18,15 +18,15 @@ use zeroize::Zeroize;
 use super::{Difference, PART, PEER, PoolError, PoolId, Purpose, check_bound, hex};
 use crate::request::Request;
 
-/// Longest header.
+/// Most bytes of a header.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
 
 pub(super) const MAGIC: [u8; 8] = *b"WGLPOOL\0";
 pub(super) const FORMAT: u32 = 1;
-/// Magic, format and length of the header.
+/// Bytes before the header: magic, format and length of the header.
 const PREFIX_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
-/// Words that are written or read at once.
+/// The number of words that are written or read at once.
 pub(super) const PIECE_WORDS: usize = 1 << 13;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub(super) const PIECE_WORDS: usize = 1 << 13;
 pub(super) struct Header {
     pub(super) id: PoolId,
     pub(super) role: Role,
-    /// The longest generation.
+    /// The longest generation that the pool serves.
     pub(super) bound: Lengths,
     pub(super) facts: BTreeMap<String, String>,
     /// BLAKE3 of `bound` and `facts`.
@@ -57,7 +57,7 @@ impl Header {
         part.map_err(|e| PoolError::Header { what: e.to_string() })
     }
 
-    /// Bytes of a file whose header takes `len` bytes.
+    /// The bytes of the file, if its header takes `len` of them; `None` beyond 64 bits.
     fn file_bytes(&self, len: usize) -> Option<u64> {
         self.words.checked_mul(8)?.checked_add((PREFIX_BYTES + len + 2 * HASH_BYTES) as u64)
     }
@@ -136,8 +136,8 @@ impl Pool {
         &self.path
     }
 
-    /// Refuses a pool that was not made for `purpose`, which has the pool's own bound, and one that was made for less
-    /// than `request`.
+    /// Refuses this pool if it was not made for `purpose`, or if it was made for less than `request`. `purpose` must
+    /// have the pool's own bound.
     pub fn check(&self, purpose: &Purpose, request: &Request) -> Result<(), PoolError> {
         check_bound(self.bound(), request)?;
         let mut differences = differences(&purpose.facts, &self.header.facts);
@@ -157,7 +157,7 @@ impl Pool {
     }
 }
 
-/// The facts of a pool that are not as expected.
+/// The facts in which `expected` and `found` differ.
 pub(super) fn differences(expected: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Vec<Difference> {
     let names = expected.keys().chain(found.keys().filter(|name| !expected.contains_key(*name)));
     let value = |of: &BTreeMap<String, String>, name| of.get(name).cloned().unwrap_or_default();
@@ -196,7 +196,7 @@ impl Hashed {
         Ok(())
     }
 
-    /// Reads a hash, which must be that of all bytes so far.
+    /// Reads a hash, and compares it with that of all bytes so far. A difference is reported as a fault of `part`.
     pub(super) fn read_hash(&mut self, part: &'static str) -> Result<(), PoolError> {
         let computed = self.hasher.finalize();
         let mut written = [0; HASH_BYTES];
@@ -274,8 +274,8 @@ pub(super) fn same_file(file: &File, path: &Path) -> Result<bool, PoolError> {
     }
 }
 
-/// Takes the lock that tells a file in use from one that a crash left; false if another process has it. The lock ends
-/// with the process. Where a file system has no locks, the file is assumed to be ours.
+/// Takes the lock that tells a file in use from one that a crash left. Returns false if another process has the lock.
+/// The lock ends with the process. Where a file system has no locks, the file is assumed to be ours.
 pub(super) fn lock(file: &File) -> Result<bool, PoolError> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -285,7 +285,7 @@ pub(super) fn lock(file: &File) -> Result<bool, PoolError> {
     }
 }
 
-/// The header of the file at `path`, and the file behind its header.
+/// The header of the file at `path`, and the file, read up to the end of the header.
 pub(super) fn read_header(path: &Path) -> Result<(Header, Hashed), PoolError> {
     let file = open_only_name(path)?;
     let found = file.metadata()?.len();

@@ -15,11 +15,11 @@ use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};
 use super::unfinished::DRAFT;
 use super::{PoolError, PoolId};
 
-/// The time that a file waits for the client's word that it has its part, counted from the last session that
-/// concerned it.
+/// How long a server's file waits for the client's word that the client has its part. The time counts from the last
+/// session that concerned the file.
 pub const PENDING_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Ends the name of a file that waits.
+/// The ending of the name of a file that waits.
 pub(super) const PENDING: &str = "pending";
 /// The state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -102,7 +102,7 @@ impl Found {
         self.header.as_ref().ok()?.peer()
     }
 
-    /// The fault of the header, or of the way in which the file is reached.
+    /// The fault of the header, or of the way in which the file is reached, if there is one.
     pub fn problem(&self) -> Option<&PoolError> {
         self.header.as_ref().err()
     }

@@ -1,7 +1,8 @@
 //! Correlations in files: the offline phase of a generation, made long before its prompt is known.
 //!
 //! A session that fills a pool ends with one file at each party ([`UnfinishedPool`]); a later session between the
-//! same two takes both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
+//! same two parties takes both files ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at
+//! random.
 //!
 //! | part of a file | bytes |
 //! |---|---|
@@ -24,9 +25,9 @@
 //! # No part without the other
 //!
 //! A file is worth nothing without the peer's. Both parties therefore gain and lose their files in steps. A server's
-//! file is *pending* while the client may or may not have the partner: it is no pool, the client can spend it, and it
-//! is removed [`PENDING_AGE`] after the last session that concerned it. A client may have as many pending files as
-//! pools.
+//! file is *pending* while the client may or may not have the partner: it does not count as a pool, but the client
+//! can spend it, and it is removed [`PENDING_AGE`] after the last session that concerned it. A client may have as
+//! many pending files as pools.
 //!
 //! | state | name | counts | leaves it by |
 //! |---|---|---|---|
@@ -75,10 +76,11 @@
 //! | claimed, or why not | client | read and removed its pool | nothing | nothing; pending if the message is lost |
 //! | claimed, or why not | server | read and removed its part | nothing | nothing |
 //!
-//! A crash (of the process or the machine) leaves what its row says, and perhaps an unfinished or a claimed file in the
-//! place of a part that would have been removed. So after any crash a client's pool has its partner, as pool or
+//! A crash (of the process or the machine) leaves what its row says, and perhaps an unfinished or a claimed file in
+//! the place of a part that would have been removed. So after any crash a client's pool has its partner, as pool or
 //! pending, and a server's pool has the client's. A part without a partner is pending at the server and is removed by
-//! age. If the server was silent for longer than that, it refuses the client's pool by its id.
+//! age. If the client comes back only after that age, the server refuses the client's pool by its id, because the
+//! pending part is gone.
 //!
 //! *Giving up.* A client that has claimed its file and cannot use it says that it is lost, and the server removes its
 //! own ([`PoolError::Lost`]). A client that lost files otherwise says which ones it has when it fills a pool, and the
@@ -133,8 +135,8 @@ const PEER: &str = "peer";
 /// The name of a part among the facts; a whole pool has none.
 const PART: &str = "part";
 
-/// The purpose of a pool: everything that its words depend on, by name, the link that it was planned for, and the
-/// needs that it holds.
+/// The purpose of a pool. It has, by name, everything that the pool's words depend on; the link that the pool was
+/// planned for; and the needs that the pool holds.
 #[derive(Clone, Debug)]
 pub struct Purpose {
     bound: Lengths,
@@ -144,13 +146,13 @@ pub struct Purpose {
 }
 
 impl Purpose {
-    /// Generations up to `bound` of `texts` texts side by side, with `model` under `terms`. The server passes a
-    /// digest of its `weights`, because its words are products with them; the client must not learn the digest. The
-    /// forms of operations follow from the link, so a session that spends a pool takes its link ([`PoolSet::link`]),
-    /// and no measurement refuses a pool. It does not matter which ciphertexts carried the words. The helper that
-    /// dealt the words does matter, because it knows them: whoever spends them names it again. `peer` is the key of
-    /// the other party, where the link has keys: only the pair that filled a pool spends it. This plans the longest
-    /// generation, and `watch` may end the planning.
+    /// The purpose of a pool for generations up to `bound`, of `texts` texts side by side, with `model` under
+    /// `terms`. The server passes a digest of its `weights`, because its words are products with them; the client
+    /// must not learn the digest. The forms of operations follow from the link, so a session that spends a pool takes
+    /// its link ([`PoolSet::link`]), and no measurement refuses a pool. It does not matter which ciphertexts carried
+    /// the words. The helper that dealt the words does matter, because it knows them: whoever spends them names it
+    /// again. `peer` is the key of the other party, where the link has keys: only the pair that filled a pool spends
+    /// it. This plans the longest generation, and `watch` may end the planning.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.

@@ -120,7 +120,7 @@ impl PoolSet {
         parts.try_for_each(|(at, pool)| act(pool, at).map_err(|e| e.at(pool.path())))
     }
 
-    /// This set with every part at another place.
+    /// This set, after `to` has moved every part to another path.
     pub(super) fn moved(self, to: impl Fn(Pool) -> Result<Pool, PoolError>) -> Result<Self, Error> {
         let each = self.parts.into_iter().map(|pool| {
             let path = pool.path().to_owned();
@@ -134,8 +134,8 @@ impl PoolSet {
         self.each(|pool, _| pool.discard())
     }
 
-    /// Takes all words out of all parts, for which [`PoolSet::check`] passed `purposes`, and removes the files. If
-    /// several processes try, one of them succeeds, once.
+    /// Takes all words out of all parts, and removes the files. [`PoolSet::check`] must have accepted `purposes`. If
+    /// several processes try, only one of them succeeds.
     ///
     /// # Errors
     /// As [`Pool::claim`], for all parts together: if one is gone, none is used.

@@ -19,7 +19,7 @@ fn part(number: u32) -> Part {
     Part::new(number, OF).unwrap()
 }
 
-/// A stock for `purpose` whose words follow each other from `first` on.
+/// A stock for `purpose`, whose words count up from `first`.
 fn stock(purpose: &Purpose, role: Role, first: u64) -> Stock {
     let mut next = first..;
     Stock::refill(purpose.needs(), role, |words| {
@@ -29,12 +29,12 @@ fn stock(purpose: &Purpose, role: Role, first: u64) -> Stock {
     .unwrap()
 }
 
-/// The first word of a part.
+/// The first word in the stock of `part`.
 fn first_word(part: Part) -> u64 {
     u64::from(part.number()) << 32
 }
 
-/// Writes `part` of the client's pool of `whole` at `path`.
+/// Writes `part` of the client's pool for the purpose `whole` into the file `path`. Returns the id of the file.
 fn write_as(path: &Path, whole: &Purpose, part: Part) -> PoolId {
     let (id, purpose) = (PoolId::random(), whole.part(part).unwrap());
     let unfinished = UnfinishedPool::create(path).unwrap();
@@ -55,14 +55,14 @@ fn open(pool: &Path) -> Result<PoolSet, Error> {
     PoolSet::open(pool, Role::Client)
 }
 
-/// All that a session does with a set.
+/// Checks and claims a set, as a session does.
 fn spend(set: PoolSet) -> Result<Stock, Error> {
     let purposes = purpose("full").parts(set.last())?;
     set.check(&purposes, &request(8, 3))?;
     set.claim(&purposes)
 }
 
-/// The cause of an error with a path.
+/// The error about a pool in a failed `result`, without the path.
 fn cause(result: Result<impl Sized, Error>) -> PoolError {
     match result.err() {
         Some(Error::PoolFile { source, .. } | Error::Pool(source)) => source,

@@ -73,7 +73,7 @@ pub(super) fn request(prompt: usize, tokens: usize) -> Request {
     Request { stop_at_eos: true, ..Lengths { prompt, tokens }.into() }
 }
 
-/// All that a session does with a file.
+/// Opens, checks and claims a file, as a session does.
 fn spend(path: &Path, role: Role) -> Result<Stock, PoolError> {
     let pool = Pool::open(path, role)?;
     pool.check(&purpose("full"), &request(8, 3))?;
@@ -266,7 +266,7 @@ fn a_pool_belongs_to_the_pair_that_filled_it() {
     assert!(pool.check(&of("a"), &request(1, 1)).is_ok());
 }
 
-/// A waiting file of `peer`'s in `pools`.
+/// Fills a pool with `peer` in `pools`, up to the file that waits.
 fn fill(pools: &Pools, id: PoolId, peer: &str) -> super::Pending {
     let mut purpose = purpose("full");
     purpose.facts.insert(super::PEER.into(), peer.into());

@@ -13,13 +13,13 @@ use zeroize::Zeroizing;
 use super::file::{FORMAT, Hashed, Header, MAGIC, PIECE_WORDS, beside, check_closed, or_gone, sync_directory};
 use super::{MAX_HEADER_BYTES, PoolError, PoolId, Purpose, hex};
 
-/// Ends the name of an unfinished file.
+/// The ending of an unfinished file's name.
 pub(super) const DRAFT: &str = ".draft";
 
 /// An empty file beside the place of a pool. Dropping it removes the file.
 #[derive(Debug)]
 pub struct UnfinishedPool {
-    /// The file's path until it is a pool; `None` from then on.
+    /// The path of the file while it is unfinished; `None` from then on.
     draft: Option<PathBuf>,
     path: PathBuf,
     /// The file, locked as long as this process works on it.
@@ -27,7 +27,7 @@ pub struct UnfinishedPool {
 }
 
 impl UnfinishedPool {
-    /// Makes the file beside `path`, where nothing may stand. Under Unix it can be read by its owner alone.
+    /// Makes the file beside `path`, at which nothing may stand yet. Under Unix it can be read by its owner alone.
     ///
     /// # Errors
     /// [`PoolError::Exists`], [`PoolError::Io`] if no file can be made there, [`PoolError::Exposed`] if the file
@@ -85,7 +85,7 @@ impl UnfinishedPool {
         Ok(Written(self))
     }
 
-    /// Moves the file to `to`, where nothing may stand.
+    /// Moves the file to `to`, at which nothing may stand yet.
     fn rename(&mut self, to: &Path) -> Result<(), PoolError> {
         if let Some(draft) = &self.draft {
             rename_to_free(draft, to)?;

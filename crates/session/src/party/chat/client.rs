@@ -21,11 +21,11 @@ pub struct ChatSession {
     bounds: Bounds,
     /// When the session began.
     since: Instant,
-    /// The last token of the last answer, which was not read.
+    /// The last token of the last answer, which the model has not read.
     last: Option<u32>,
-    /// Slices of preparation that are made.
+    /// The number of slices of the preparation that are made.
     ready: usize,
-    /// Whether the parties are in step.
+    /// Whether the parties are in step, so that the session goes on.
     open: bool,
     opening: Phases,
 }
@@ -46,7 +46,7 @@ impl Subject {
 }
 
 impl ChatSession {
-    /// The session on `channel`, after the request `bound` was accepted.
+    /// Begins the session on `channel`, after the server has accepted the request `bound`.
     pub(in super::super) fn begin(
         mut channel: Channel,
         public: PublicModel,
@@ -184,7 +184,8 @@ impl ChatSession {
         if matches!(answered, Err(Error::Refused { .. })) { answered } else { self.stepped(answered) }
     }
 
-    /// Remembers a failure, after which the parties are out of step. A failure after the server's time limit says so.
+    /// Ends the session if `done` is a failure, because the parties are then out of step. A failure of the link after
+    /// the server's time limit becomes [`Error::TimeUp`].
     fn stepped<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
         self.open = done.is_ok();
         done.map_err(|error| match self.bounds.session() {

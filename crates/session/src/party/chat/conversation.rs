@@ -21,11 +21,11 @@ const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase:
 /// The cost of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnCost {
-    /// The cost since the turn before: `offline` is what was prepared while nobody waited, and `setup` the waiting
-    /// itself.
+    /// The cost between the turn before and this one: `offline` is what was prepared while nobody waited for an
+    /// answer, and `setup` is the time in which nothing happened, with the commands.
     pub before: Phases,
-    /// The cost from the command to the end of the answer. `offline` is what was prepared when the lengths were
-    /// known.
+    /// The cost from the command to the end of the answer. `offline` is what was still prepared once the lengths of
+    /// the turn were known.
     pub phases: Phases,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Conversation {
     cache: KvCache<Secure>,
     /// Most positions of a conversation, as the server says.
     pub(super) limit: usize,
-    /// The turns that the cache holds, in a session of two phases.
+    /// The turns that the cache holds, for planning; `None` in a session of one phase.
     rehearsal: Option<Rehearsal>,
     /// The needs of the longest next turn, once they are planned.
     ahead: Option<Needs>,
@@ -54,14 +54,14 @@ pub(super) struct Conversation {
     meter: TokenMeter,
     /// The traffic of each phase at the end of the turn before.
     settled: [Traffic; PHASES.len()],
-    /// Tokens read and generated in all conversations of the session.
+    /// Tokens read in all conversations of the session; `generation` has the generated ones.
     pub(super) read: usize,
     pub(super) generation: Generation,
 }
 
 /// Refuses a policy that would not do in a conversation what it does in a generation. A policy whose budget is a
-/// share of the prompt would cut the first turn alone, and most policies would choose among the padding of earlier
-/// answers.
+/// share of the prompt would cut the first turn alone. Where answers are padded, most policies would choose among the
+/// padding of earlier answers.
 pub(in super::super) fn check_talk(policy: &PolicySpec, bound: &Request) -> Result<(), Error> {
     check_padding(bound.pad_answer, policy)?;
     let settings = policy.settings();
@@ -116,13 +116,15 @@ impl Conversation {
         self.rehearsal.iter().try_for_each(|rehearsal| rehearsal.check(setting, turn))
     }
 
-    /// Makes the first `count` slices of what the longest turn needs, as far as they are not there.
+    /// Makes those of the first `count` slices that are not there yet. All slices together are what the longest turn
+    /// needs.
     pub(super) fn prepare(&mut self, setting: &Setting, count: usize, watch: &mut Watch) -> Result<(), Error> {
         let needs = self.ahead(setting, watch)?.share(count, slices(setting.bound.lengths));
         self.make(setting, &needs, watch)
     }
 
-    /// Refuses more slices than there are.
+    /// Refuses a preparation in a session of one phase, a number of slices beyond those that the longest turn needs,
+    /// and a longest turn that takes too long to plan.
     pub(super) fn check_slices(&self, setting: &Setting, count: usize) -> Result<(), Error> {
         let limit = slices(setting.bound.lengths);
         let Some(rehearsal) = &self.rehearsal else { return Err(Error::Phases { expected: false, got: true }) };
@@ -136,7 +138,7 @@ impl Conversation {
         }
     }
 
-    /// The longest turn that still fits; `None` if no position is left.
+    /// The lengths of the longest turn that still fits; `None` if no position is left.
     fn longest(&self, setting: &Setting) -> Option<Lengths> {
         let Lengths { prompt, tokens } = setting.bound.lengths;
         let Positions { used, limit } = self.positions(&setting.public.spec);
@@ -146,7 +148,7 @@ impl Conversation {
         Some(Lengths { prompt, tokens: tokens.min(left - prompt) })
     }
 
-    /// The needs of the longest turn, without the masks of keys and values.
+    /// The needs of the longest turn that still fits, without the masks of keys and values.
     fn ahead(&mut self, setting: &Setting, watch: &mut Watch) -> Result<Needs, Error> {
         if let (None, Some(longest)) = (&self.ahead, self.longest(setting)) {
             self.ahead = self.needs(setting, longest, watch)?.map(|needs| needs.without_operands());
@@ -157,7 +159,7 @@ impl Conversation {
         Ok(self.ahead.clone().unwrap_or_default())
     }
 
-    /// The needs of `turn` after the turns so far, in a session of two phases.
+    /// The needs of `turn` after the turns so far; `None` in a session of one phase.
     fn needs(&mut self, setting: &Setting, turn: Lengths, watch: &mut Watch) -> Result<Option<Needs>, Error> {
         self.rehearsal.as_mut().map(|rehearsal| rehearsal.needs(setting, turn, watch)).transpose()
     }
@@ -204,7 +206,7 @@ impl Conversation {
         Ok(Turn { prompt_tokens: turn.prompt, generation, cost: TurnCost::default() })
     }
 
-    /// The cost by phase since the last call, including the cost of the last `tokens` tokens.
+    /// The cost by phase since the last call of this function, with the costs of the last `tokens` tokens one by one.
     pub(super) fn settle(&mut self, tokens: usize) -> Phases {
         let ledger = self.engine.ledger();
         ledger.checkpoint();

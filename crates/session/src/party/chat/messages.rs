@@ -22,7 +22,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of a server with these limits that gives up after `silence`.
+    /// The bounds of a server that has these `limits` and gives up after `silence`.
     pub(super) fn of(limits: &Limits, silence: Duration) -> Self {
         let milliseconds = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         Bounds {
@@ -46,7 +46,7 @@ impl Bounds {
 pub(super) enum Command {
     /// Ends the session.
     End,
-    /// A turn with its number of new tokens, and its most generated tokens.
+    /// A turn: the number of its new tokens, and the most tokens that it generates.
     Turn(Lengths),
     /// Prepares what a turn needs, up to this number of slices in all.
     Prepare(usize),

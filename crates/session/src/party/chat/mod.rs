@@ -12,9 +12,9 @@
 //!
 //! - **A turn** has the number of its new tokens and of the tokens that may be generated. It is a generation whose
 //!   cache holds the turns before it ([`generate_with`](waggle_model::generate_with)). The last token of an answer
-//!   was not read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer
-//!   ends, or after those alone that fill a [`bucket`](waggle_model::bucket), where answers are padded. The parties
-//!   compare their transcripts after every turn.
+//!   was not read, so it begins the next turn. With `stop_at_eos` the client says in a byte after each pass whether
+//!   the answer ends. Where answers are padded, it does so only after the passes that fill a
+//!   [`bucket`](waggle_model::bucket). The parties compare their transcripts after every turn.
 //! - **To prepare** makes one of several equal [slices] of what the longest turn needs, in a session of two phases. A
 //!   client does so while its user types. When the turn comes, its lengths are known. What it needs beyond the
 //!   prepared slices is made then, in large batches, with the masks of keys and values, which fit one length alone.
@@ -24,8 +24,8 @@
 //!   silence that the server allows.
 //!
 //! A refused command leaves everything as it was. A turn is refused if it does not fit the positions of a
-//! conversation, and in two phases also if a session may not plan so much. A turn is planned after the turns before
-//! it. The needs of the longest turn of an empty conversation are planned once.
+//! conversation, and in two phases also if its planning exceeds what a session may plan. A turn is planned after the
+//! turns before it. The needs of the longest turn of an empty conversation are planned once.
 //!
 //! Bounds and commands have the form of `postcard`, followed by zeros, so their lengths tell nothing.
 //!
@@ -59,13 +59,14 @@ pub(super) struct Setting<'a> {
     pub(super) bound: &'a Request,
 }
 
-/// Scope in the ledger of commands and of the time in which nothing happens.
+/// The scope under which the ledger books commands, and the time in which nothing happens.
 const SCOPE: &str = "chat";
 const BOUNDS: &str = "chat/bounds";
 const COMMAND: &str = "chat/command";
 const ANSWER: &str = "chat/answer";
 
-/// Tokens of a turn that one slice of preparation serves. With fewer a user waits less, but the bytes are more.
+/// The number of tokens of a turn that one slice of preparation serves. With a smaller number a user waits less, but
+/// the parties send more bytes.
 const SLICE: usize = 16;
 
 /// The progress of a preparation in slices.

@@ -13,7 +13,7 @@ use crate::needs::Planning;
 /// Most steps of planning for all turns of a session together.
 pub(super) const MAX_SESSION_STEPS: usize = 16 * MAX_PLANNING_STEPS;
 
-/// The turns of a conversation on shapes.
+/// The turns of a conversation, planned on shapes to find out their needs.
 pub(super) struct Rehearsal {
     model: Model<FixedWeight>,
     /// Lengths of the turns so far.
@@ -23,7 +23,7 @@ pub(super) struct Rehearsal {
     played: usize,
     /// The turn that was planned last, with the cache after it, in case exactly this turn is taken.
     tried: Option<(Lengths, KvCache<Plan>)>,
-    /// A plan that keeps the plans of operations found so far.
+    /// The last plan, because it holds the plans of single operations that were found so far.
     plan: Option<Plan>,
     /// Steps that were planned in the session.
     steps: usize,
@@ -43,7 +43,7 @@ impl Rehearsal {
         (self.cache, self.played, self.tried) = (None, 0, None);
     }
 
-    /// Whether no turn was taken.
+    /// Whether no turn of this conversation was taken.
     pub(super) fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
@@ -56,8 +56,9 @@ impl Rehearsal {
         }
     }
 
-    /// Steps of planning `turn`, including turns before it that ended earlier than planned. Under a policy without a
-    /// [fork](waggle_mpcache::Policy::fork) all turns are planned again.
+    /// The steps that it takes to plan `turn`. They include turns before it that must be planned again, because they
+    /// ended earlier than planned. Under a policy without a [fork](waggle_mpcache::Policy::fork) all turns before it
+    /// are planned again.
     fn steps(&self, setting: &Setting, turn: Lengths) -> usize {
         let Setting { public, terms, .. } = setting;
         let (mut steps, mut before) = (0usize, 0usize);
@@ -140,7 +141,7 @@ mod tests {
         (Lengths { prompt: 1, tokens: 6 }, 1),
     ];
 
-    /// A plan that goes on lists the same needs as a plan from the first turn on.
+    /// A plan that goes on from earlier turns lists the same needs as a plan from the first turn on.
     #[test]
     fn a_turn_needs_what_a_plan_of_all_turns_says() {
         let public = PublicModel::of_shape(String::new(), llama(2), Disclosed::default()).unwrap();
