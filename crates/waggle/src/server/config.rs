@@ -76,7 +76,8 @@ options! {
         handshake_timeout: Duration = Duration::from_secs(10),
         /// Most connections at once that have not proved a key.
         max_idle: usize = 256,
-        /// Most such connections from one address, in IPv6 from one network of 64 bits.
+        /// Most connections from one address that have not proved a key. In IPv6, a network of 64 bits counts as one
+        /// address.
         max_idle_per_address: usize = 32,
         /// Write the report of each session to this file. The last one stays.
         report: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
