@@ -68,7 +68,8 @@ pub(super) struct ReproduceArgs {
     format: FormatArgs,
 }
 
-/// A parser of the names of papers. Its help also names the systems whose figures they report.
+/// A parser of the names of papers. It also takes the name of a system whose figures a paper reports, and returns the
+/// paper's name.
 fn paper() -> impl TypedValueParser<Value = String> {
     let values = papers().into_iter().map(|(paper, systems)| PossibleValue::new(paper).aliases(systems));
     PossibleValuesParser::new(values).map(|named| {

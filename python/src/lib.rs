@@ -116,8 +116,8 @@ fn plan<'py>(py: Python<'py>, model: String, options: Option<&Bound<'py, PyDict>
     document(py, &report.map_err(said)?)
 }
 
-/// Functions that a call calls meanwhile: `stream` with the pieces of the text, `progress` with the progress of the
-/// call.
+/// Python functions that are called during a call: `stream` with the pieces of the text, `progress` with the progress
+/// of the call.
 struct Told {
     stream: Option<Py<PyAny>>,
     progress: Option<Py<PyAny>>,

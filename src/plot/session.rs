@@ -30,7 +30,7 @@ pub(super) const KINDS: [Kind; 3] = [
 ];
 
 impl Kind {
-    /// The title of the plot. It names the kind of `seconds`, which may be the network's alone.
+    /// The title of the plot. For seconds, it says which `seconds` they are, for example those of the network alone.
     pub(super) fn title(&self, seconds: Seconds) -> String {
         if self.key == "seconds" { format!("Seconds, {}", seconds.name()) } else { self.title.into() }
     }
@@ -60,7 +60,7 @@ fn part(op: &Operation) -> String {
     if short == [""] { "outside of operations".into() } else { short.join("/") }
 }
 
-/// The costs of the operations of a phase, by the parts of a bar.
+/// The sum of one kind of cost over the operations of a phase, for each part of a bar.
 pub(super) fn sums(report: &Report, phase: Phase, kind: &Kind) -> Sums {
     let mut sums = BTreeMap::new();
     for op in report.operations.iter().filter(|op| op.phase == phase) {

@@ -159,8 +159,9 @@ pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
     parts.into_iter().map(of).collect()
 }
 
-/// A style for each policy, `NAME` or `NAME:OPTIONS`. A name alone has the policy's own style. Without it, the first
-/// variant of the name has that style. Other variants take a free style, chosen by their text.
+/// A style for each policy, `NAME` or `NAME:OPTIONS`. A label without options has the policy's own style. If no label
+/// is without options, the first label of the policy has that style. All other labels take a free style, chosen by
+/// their text.
 fn of_policies(labels: &[&str]) -> Vec<Style> {
     let own = labels.iter().enumerate().map(|(i, label)| {
         let name = name_of(label);
