@@ -244,7 +244,7 @@ impl Session<'_> {
     }
 }
 
-/// Runs this program with `words`. If it fails, the error has its last line.
+/// Runs this program with `words`. If it fails, the error has the last line that it wrote to standard error.
 fn child(words: &[&str]) -> Result<(), Error> {
     let mut command = child::command()?;
     command.args(words);

@@ -123,7 +123,7 @@ struct Told {
     progress: Option<Py<PyAny>>,
 }
 
-/// Runs a session with a text of at most `tokens` tokens, which the user may interrupt. Returns its report.
+/// Runs a session with a text of at most `tokens` tokens. The user may interrupt it. Returns the session's report.
 fn streamed<'py>(
     py: Python<'py>,
     told: Told,

@@ -82,7 +82,7 @@ fn operations(report: &Report, kind: &Kind, named: &[String]) -> Bars {
     )
 }
 
-/// A chart of the decoded tokens, one by one.
+/// A chart of the cost of each decoded token; `None` if there are fewer than two tokens or they cost nothing.
 fn tokens(report: &Report, kind: &Kind) -> Option<Chart> {
     let costs = report.phases.decode.per_token.iter().zip(2u32..);
     let mark = |(cost, i)| Mark { x: f64::from(i), y: (kind.of)(cost), ..Mark::default() };
@@ -102,7 +102,7 @@ fn tokens(report: &Report, kind: &Kind) -> Option<Chart> {
     })
 }
 
-/// Setup, preparation, prompt and tokens, one after another, as parts of one bar.
+/// A bar of the session's seconds. Its parts are set-up, preparation, prompt and tokens, in order.
 fn timeline(report: &Report) -> Bars {
     let spans = PHASES.map(|phase| (phase, report.phases.of(phase).seconds));
     Bars {

@@ -73,12 +73,12 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Operation `i` of a page, from 0.
+    /// The part for the operation with the index `i` among those of a page.
     pub(super) fn operation(i: usize, name: impl Into<String>) -> Self {
         Part { name: name.into(), ink: INKS[i % INKS.len()], sign: (i + 1).to_string() }
     }
 
-    /// A phase, with `more` appended to its name.
+    /// The part for a phase, with `more` appended to the phase's name.
     pub(super) fn phase(phase: Phase, more: &str) -> Self {
         let (_, sign, ink) = PHASES[phase as usize];
         Part { name: format!("{}{more}", phase_name(phase)), ink, sign: sign.to_string() }

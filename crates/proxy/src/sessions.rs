@@ -17,7 +17,7 @@ use crate::spent::{Own, Spent};
 use crate::text::{Growing, Text};
 use crate::{ProxyConfig, Shared};
 
-/// The session in which texts are read.
+/// The kind of session in which texts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// In the session that stays open. It takes a single text.

@@ -11,7 +11,7 @@
 //! | [`Study`] | what cache policies cost in accuracy |
 //! | [`GlueStudy`] | how often an encoder is right |
 //! | [`register_policy`], [`register_activation`] | add policies and activations of other crates by name |
-//! | [`engine`], [`mpcache`], [`model`], … | the crates on which new policies, activations and families of models are built |
+//! | [`engine`], [`mpcache`], [`model`], … | the crates on which policies, activations and families of models build |
 //!
 //! ```no_run
 //! use waggle::{Client, Request, on_text};

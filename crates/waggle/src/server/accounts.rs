@@ -31,7 +31,7 @@ type Accounts = BTreeMap<String, Account>;
 
 pub(super) struct Book {
     path: PathBuf,
-    /// Most positions that a key may have in all.
+    /// Most positions that a key may read or generate in all.
     limit: u64,
     /// Lets one thread of this process at a time change the accounts. A lock on a file beside the accounts does the
     /// same for several processes.

@@ -53,8 +53,8 @@ options! {
         max_pools: usize = 64,
         /// Most pools of all keys together in `pools`.
         max_pools_total: usize = 1024,
-        /// Most positions that a key may have, in all and across restarts. They are bounded because each position
-        /// tells about the weights.
+        /// Most positions that a key may read or generate, in all and across restarts. They are bounded because each
+        /// position tells about the weights.
         max_reveals: Reveals as impl Into<Reveals> = Reveals::OfModel,
         /// Whether a helper keeps separate halves of the weights for each client, 8 bytes a weight. One client and
         /// the helper then cannot use what another client has.
