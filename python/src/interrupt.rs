@@ -37,7 +37,8 @@ impl Flag {
         }
     }
 
-    /// Tells that the amount `done` of the whole amount `all` of a step is done. Unwinds this thread if the work was interrupted.
+    /// Tells that the amount `done` of the whole amount `all` of a step is done. Unwinds this thread if the work was
+    /// interrupted.
     pub(crate) fn tell(&self, step: &'static str, done: u64, all: u64) {
         self.check();
         if let Some(told) = &self.told {
