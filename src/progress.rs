@@ -16,8 +16,7 @@ use super::{Error, out};
 /// If prepared correlations take at least this number of bytes, the user is told before they are made.
 const ANNOUNCED: u64 = 1 << 28;
 
-/// Steps of the bar of a preparation. Each piece of the preparation counts as many steps as is its share of the
-/// planned work.
+/// Steps of the bar of a preparation. Each piece of the preparation counts by its share of the planned work.
 const STEPS: f64 = 1000.0;
 
 /// Shows bars on standard error if it is a terminal, and streams generated text to standard output.

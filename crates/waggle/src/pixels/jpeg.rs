@@ -288,8 +288,8 @@ impl Bits<'_> {
         if k > 64 { Err(DAMAGED) } else { Ok(()) }
     }
 
-    /// Reads the band of a block that no earlier scan sent, and notes its nonzero coefficients in `nonzero`. `run` is
-    /// the number of blocks from the next one on that have no codes.
+    /// Reads the band of a block that no earlier scan sent, and notes its nonzero coefficients in `nonzero`. `run`
+    /// becomes the number of following blocks that have no codes.
     fn band(&mut self, table: Table, band: [u32; 2], nonzero: &mut u64, run: &mut u32) -> Result<(), &'static str> {
         if *run > 0 {
             *run -= 1;
@@ -316,7 +316,7 @@ impl Bits<'_> {
     }
 
     /// Reads the band of a block that an earlier scan sent: one more bit of each nonzero coefficient, and
-    /// coefficients that become nonzero. `run` is the number of blocks from the next one on without new coefficients.
+    /// coefficients that become nonzero. `run` becomes the number of following blocks without new coefficients.
     fn refine(&mut self, table: Table, band: [u32; 2], nonzero: &mut u64, run: &mut u32) -> Result<(), &'static str> {
         let mut k = band[0];
         while *run == 0 && k <= band[1] {
