@@ -85,8 +85,8 @@ impl Trial {
     }
 }
 
-/// Sessions in one and in two phases, over links that lead to all kinds of plans. Below 1 Gbit/s, functions are
-/// looked up in one phase, and short comparisons use keys in two phases.
+/// The sessions that are measured, of one and of two phases, over links that lead to all kinds of plans. Below 1
+/// Gbit/s, a session of one phase looks functions up, and a session of two phases uses keys for short comparisons.
 const TRIALS: [Trial; 8] = [
     Trial::new(0, "loopback", false, 24, 4),
     Trial::new(0, "lan", true, 16, 12),
@@ -98,7 +98,7 @@ const TRIALS: [Trial; 8] = [
     Trial::new(2, "loopback", false, 32, 2),
 ];
 
-/// A trial's request and its cost.
+/// A trial: its session's request, and the report of its cost.
 struct Measured<'a> {
     trial: &'a Trial,
     model: PublicModel,
@@ -109,17 +109,17 @@ struct Measured<'a> {
     mapped: u64,
 }
 
-/// An account of a trial, for `--json`.
+/// The cost of one operation of a trial to one party, for `--json`.
 #[derive(Serialize)]
 struct Account {
     trial: String,
     party: &'static str,
     phase: Phase,
     path: String,
-    /// Processor time as measured. `fitted_seconds` is the time by the fit.
+    /// Processor time as measured. `fitted_seconds` is the time that the fitted rates predict.
     cpu_seconds: f64,
     fitted_seconds: f64,
-    /// Units of each kernel in the account.
+    /// Units of work of each kernel in the operation.
     units: BTreeMap<&'static str, f64>,
 }
 
@@ -167,8 +167,8 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     out::line(format_args!("{}: {cores} cores of {processor}, {}", path.display(), quality(&observations, &rates)))
 }
 
-/// The share of `cores` that computing threads of this process get: their processor time over their wall time. `None`
-/// if the system does not tell processor times.
+/// The share of `cores` that computing threads of this process get: their processor time divided by their wall time.
+/// `None` if the system does not tell processor times.
 fn share_of(cores: u32) -> Option<f64> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(cores as usize);
     let (begun, used) = (Instant::now(), process_cpu_time()?);
@@ -193,7 +193,8 @@ fn check_idle(share: Option<f64>) -> Result<(), Error> {
     }
 }
 
-/// Time for which the cores are tested before and after each trial, and the least share of an idle machine.
+/// Time for which the cores are tested before and after each trial, and the least share of the cores that threads get
+/// on an idle machine.
 const PROBE: Duration = Duration::from_millis(250);
 const IDLE: f64 = 0.9;
 
@@ -204,7 +205,8 @@ fn quality(observations: &[Observation], rates: &Rates) -> String {
     format!("{all:.1} s of processor time in {} accounts, fitted to {:.0} %", observations.len(), 100.0 * off / all)
 }
 
-/// Completes the profile, given the rates: fits the pool of threads and the time to wake a thread, and adds memory.
+/// Completes the profile, given the rates: fits how much each further core adds and the time to wake a thread, and
+/// adds the memory of parties without a model.
 fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, Error> {
     let profile = Profile {
         version: PROFILE_VERSION,
@@ -302,8 +304,8 @@ impl<'a> Measured<'a> {
         Ok((TIMED.map(seconds), footprint))
     }
 
-    /// Processor time and units of all accounts of both parties. Set-up is one account, as its first messages are
-    /// rehearsed instead of planned.
+    /// Processor time and units of work of all operations, for each party. Set-up counts as one operation, because
+    /// its first messages are not planned but rehearsed.
     fn accounts(&self) -> Result<Vec<(Account, Observation)>, Error> {
         let setting = Deployment { imitated: self.link.shape().is_some(), ..Deployment::idle() };
         let work = self.plan(Some(setting)).tallied().run(&mut nobody)?.work;

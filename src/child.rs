@@ -21,7 +21,7 @@ pub(super) fn command() -> Result<std::process::Command, Error> {
 /// Environment variable with the id of the parent process.
 pub(super) const PARENT: &str = "WAGGLE_PARENT";
 
-/// Lets a child end with this process, if it is this program.
+/// Makes the child that `command` starts end with this process, if the child is this program.
 pub(super) fn name_parent(command: &mut std::process::Command) {
     command.env(PARENT, std::process::id().to_string());
 }
@@ -58,13 +58,13 @@ pub(super) enum Line {
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Used {
     pub(super) peak_memory_bytes: Option<u64>,
-    /// All accounts, for their CPU times.
+    /// The costs of all operations, for their CPU times.
     pub(super) entries: Vec<Entry>,
-    /// Accounts of preparation, by kind of correlation.
+    /// The costs of preparation, by kind of correlation.
     pub(super) kinds: Vec<Entry>,
     /// Cost of each token after the first.
     pub(super) per_token: Vec<Cost>,
-    /// The server's link to the helper.
+    /// The costs of the server's link to the helper, if there is a helper.
     pub(super) helper: Option<Vec<Entry>>,
 }
 

@@ -34,12 +34,12 @@ pub(super) enum Error {
     ThirdParty,
     #[error("--stop-at-eos and --no-stop-at-eos exclude each other")]
     StopAndNot,
-    /// A conversation in which all turns were refused.
+    /// All turns of the conversation were refused.
     #[error("no turn was taken; refused: {refused}")]
     AllRefused { refused: usize },
     #[error("{}: a prompt has at most {limit} bytes", path.display())]
     LongPrompt { path: PathBuf, limit: u64 },
-    /// Measurements of a machine that cannot be used.
+    /// The measurements of a machine cannot be used.
     #[error("{}: {source}", path.display())]
     Calibration { path: PathBuf, source: waggle_planner::ProfileError },
     /// Other programs compute on the machine that is to be measured.
@@ -69,7 +69,7 @@ pub(super) enum Error {
     Child(String),
 }
 
-/// Options of a study that contradict each other.
+/// Why the options of a study contradict each other.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EvalError {
     #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]

@@ -157,7 +157,8 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     args.format.show(study.table())
 }
 
-/// Plans the longest of `sequences` under every policy of `study` that two parties can run.
+/// Plans the longest of `sequences` under every policy of `study` that two parties can run, and adds the costs to
+/// `study`.
 fn plan_costs(
     study: &mut StudyReport,
     model: &str,
@@ -343,7 +344,8 @@ pub(super) fn cut_text(
     Ok(Sequence::cut(&ids, context, prompt, count)?)
 }
 
-/// The tokens of the texts in a file, joined. Texts after the one that reaches `enough` tokens are left out.
+/// The token ids of the texts in a file, one text after another. Once there are `enough` ids, further texts are left
+/// out.
 pub(super) fn text_ids(files: &ModelFiles, path: &Path, enough: usize) -> Result<Vec<u32>, Error> {
     Ok(ids_of(&texts(path)?, tokenizer(files)?.as_ref(), enough)?)
 }

@@ -47,10 +47,10 @@ struct FloatReport<'a> {
     prompt_tokens: usize,
     prompt_ids: &'a [u32],
     tokens: &'a [u32],
-    /// Tokens that each pass after the first one kept.
+    /// Number of tokens that each pass after the first one kept.
     passes: &'a [usize],
     text: Option<&'a str>,
-    /// One row for each position, those of the prompt first.
+    /// A row of logits for each position, those of the prompt first.
     logits: Vec<Vec<f32>>,
 }
 

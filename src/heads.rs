@@ -65,7 +65,7 @@ struct HeadsReport {
     model: ModelInfo,
     by: String,
     share: f64,
-    /// Tokens of the texts.
+    /// Number of tokens of the first text.
     context: usize,
     sequences: usize,
     policy: PolicySpec,

@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Options that have another meaning in another command.
+    /// Options that do not mean the same in all commands.
     const OTHERWISE: &str = "base by check context insecure-plaintext json link links listen logits machine model no-template \
         out pad-answer pad-prompt phases policies policy pool prompt prompt-len prompts public queue \
         seed sessions stop-at-eos template text texts timeout tokens turn-tokens x";

@@ -54,7 +54,7 @@ pub(super) struct CalibrationArgs {
 /// The measurements on which a prediction is based.
 pub(super) struct Calibrated {
     pub(super) machines: Machines,
-    /// A line about the measurements.
+    /// A line for the user that says where the measurements come from.
     pub(super) line: String,
 }
 

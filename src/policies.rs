@@ -66,7 +66,7 @@ kept. window: share of the prompt that votes on it. share: on lets every other l
 choice. dense: first layers that look at everything. layers: those with smaller budgets, as 3-5+7, or half for
 the later half. part: what of the mean budget these get. rise: tokens over which the temperature rises to 2.";
 
-/// The table, as wide as the terminal, or as a page if standard output is not a terminal.
+/// The table, as wide as the terminal, or 100 characters wide if standard output is not a terminal.
 fn table(listed: &[Listed]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);

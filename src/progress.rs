@@ -16,14 +16,15 @@ use super::{Error, out};
 /// If prepared correlations take at least this number of bytes, the user is told before they are made.
 const ANNOUNCED: u64 = 1 << 28;
 
-/// Steps of the bar of a preparation. The pieces are weighed as the plan says.
+/// Steps of the bar of a preparation. Each piece of the preparation counts by its share of the planned work.
 const STEPS: f64 = 1000.0;
 
 /// Shows bars on standard error if it is a terminal, and streams generated text to standard output.
 pub(super) struct Progress {
     bar: ProgressBar,
     tokens: usize,
-    /// Whether text is printed at all. A preparation has none, and a table is printed at once.
+    /// Whether text is printed while it is generated. A preparation has no text, and a table is printed at once when
+    /// all is done.
     text: bool,
     /// The text on the current line of a terminal while the bar is below it.
     line: String,

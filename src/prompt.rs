@@ -34,7 +34,7 @@ const DEFAULT_PROMPT: &str = "Once upon a time";
 const MAX_PROMPT_BYTES: u64 = 4 << 20;
 
 impl PromptArgs {
-    /// The prompt. One in a file is read now, before a server is asked.
+    /// The prompt. A prompt in a file is read now, before a server is asked.
     pub(super) fn read(&self) -> Result<Prompt, Error> {
         if let Some(image) = &self.image {
             return Ok(Prompt::Image(image.clone()));

@@ -12,7 +12,7 @@ use waggle_study::sweep::Sweep;
 
 use super::Error;
 
-/// A document that cannot be used.
+/// Why a document cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordError {
     #[error("{}: no report of a run: {what}", path.display())]

@@ -94,7 +94,7 @@ fn memory(report: &Report) -> String {
     }
 }
 
-/// A line on each comparison with the plaintext engine, if there was one.
+/// A line on each comparison with the plaintext engine; `None` if there was no comparison.
 pub(super) fn verdict(report: &Report) -> Option<String> {
     let Some(full) = &report.against_full_cache else {
         return report.check.as_ref().map(|check| compared("plaintext engine", check));

@@ -68,7 +68,8 @@ pub(super) struct ReproduceArgs {
     format: FormatArgs,
 }
 
-/// A parser of the names of papers. Its help also names the systems whose figures they report.
+/// A parser of the names of papers. It also takes the name of a system whose figures a paper reports, and returns the
+/// paper's name.
 fn paper() -> impl TypedValueParser<Value = String> {
     let values = papers().into_iter().map(|(paper, systems)| PossibleValue::new(paper).aliases(systems));
     PossibleValuesParser::new(values).map(|named| {
@@ -243,7 +244,7 @@ impl Session<'_> {
     }
 }
 
-/// Runs this program with `words`. If it fails, the error has its last line.
+/// Runs this program with `words`. If it fails, the error has the last line that it wrote to standard error.
 fn child(words: &[&str]) -> Result<(), Error> {
     let mut command = child::command()?;
     command.args(words);

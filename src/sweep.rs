@@ -174,7 +174,8 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
 }
 
 impl SweepArgs {
-    /// The product of all lists. Cells that differ only in the policy are next to each other.
+    /// A task for each combination of the listed choices. Cells that differ only in the policy are next to each
+    /// other.
     fn tasks(&self) -> Result<Vec<Task>, Error> {
         let policies: Vec<&PolicySpec> = self.policies.iter().flat_map(|list| &list.0).collect();
         if let Some(policy) = policies.iter().find(|policy| policy.clear_only()) {
@@ -278,12 +279,12 @@ fn with_positions(config: &[u8], positions: usize) -> Result<ModelSpec, Error> {
         .map_err(waggle_model::Error::from)?)
 }
 
-/// A digest of values, of their debug form.
+/// A digest of the debug form of `values`.
 fn digest(values: &impl std::fmt::Debug) -> String {
     machine::digest(format!("{values:?}").as_bytes())
 }
 
-/// Bytes and flows of a cell.
+/// The bytes in each direction and the flows of each cost of a cell. `None` if the cell has no such cost.
 fn exact(cell: &Planned) -> [Option<[f64; 3]>; 5] {
     let WorkCost { online, prepared, prompt, prepared_prompt, setup } = cell.cost;
     [Some(online), Some(prepared), prompt, prepared_prompt, Some(setup)]

@@ -11,10 +11,10 @@ use crate::interrupt::{Flag, interruptible};
 use crate::keywords::Keywords;
 use crate::{document, said};
 
-/// A conversation, whose session is kept by a thread of the program.
+/// A conversation. A thread of the program keeps its session open.
 #[pyclass(frozen, module = "waggle._waggle")]
 pub(crate) struct Chat {
-    /// The conversation. It is shared with interrupted calls, so that no destructor waits for them under the
+    /// The conversation. Interrupted calls share it, so that nobody waits for them in a destructor while holding the
     /// interpreter's lock.
     chat: Arc<BackgroundChat>,
     /// Most tokens of an answer.
@@ -95,7 +95,8 @@ impl Chat {
     }
 }
 
-/// The outcome of a text, apart from its report.
+/// What a session told beside its report: an exception, whether the model read the conversation again, and a note on
+/// the chat template.
 #[derive(Default)]
 pub(crate) struct Heard {
     raised: Mutex<Option<PyErr>>,
@@ -104,7 +105,7 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// The error that the function raised.
+    /// Takes the error that the Python function or a warning raised, if there is one.
     pub(crate) fn raised(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -120,13 +121,13 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Calls `function`, if there is one, with the pieces of a text of at most `tokens` tokens. An exception that it
-    /// raises is kept in `heard`.
+    /// A stream that calls `function`, if there is one, with the pieces of a text of at most `tokens` tokens. An
+    /// exception that the function raises is kept in `heard`.
     pub(crate) fn new(flag: Flag, function: Option<Py<PyAny>>, heard: Arc<Heard>, tokens: usize) -> Self {
         Stream { flag, function, heard, tokens: (0, tokens as u64) }
     }
 
-    /// For sessions without a text.
+    /// A stream for a session without a text.
     pub(crate) fn silent(flag: Flag) -> Self {
         Stream::new(flag, None, Arc::default(), 0)
     }

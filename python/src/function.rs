@@ -1,4 +1,4 @@
-//! An eviction policy by a Python function, which gets scores and returns the indices to keep.
+//! An eviction policy that is a Python function. The function gets scores and returns the indices to keep.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -103,7 +103,7 @@ impl PolicyFamily for Function {
     }
 }
 
-/// The policy of one generation.
+/// The policy during one generation.
 struct Called {
     settings: Function,
     layers: Vec<Vec<Head>>,
@@ -123,19 +123,19 @@ struct Head {
 /// Why a function's answer cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum Answer {
-    /// The function raised; the study raises it again.
+    /// The function raised an exception; the study raises it again.
     #[error("the policy `{name}` raised an exception")]
     Raised { name: String },
-    /// Indices for too few or too many heads.
+    /// The function returned indices for too few or too many heads.
     #[error("the policy `{name}` returned lists for {got} heads; the layer has {heads} key/value heads")]
     Heads { name: String, got: usize, heads: usize },
-    /// Indices that are not a valid selection.
+    /// The function returned indices that are not a valid selection.
     #[error("the policy `{name}`, layer {layer}, head {head}: {what}")]
     Indices { name: String, layer: usize, head: usize, what: String },
 }
 
 impl<E: Select> Policy<E> for Called {
-    /// All queries count.
+    /// Number of queries whose attention counts: all queries of the piece.
     fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
         piece.new
     }
@@ -182,8 +182,8 @@ fn backend(error: impl std::error::Error + Send + Sync + 'static) -> Error {
 }
 
 impl Head {
-    /// Adds the attention `p` (1, group * rows, tokens) that tokens received. The rows of each query head of the
-    /// group are adjacent.
+    /// Adds `p` (1, group * rows, tokens), the attention that tokens received from `rows` queries. `group` is the
+    /// number of query heads that share this key/value head. The rows of each query head are adjacent.
     fn receive(&mut self, p: &ArrayD<f32>, group: usize, piece: Piece) {
         let p = p.index_axis(Axis(0), 0);
         let (rows, tokens) = (p.shape()[0] / group, p.shape()[1]);
@@ -207,7 +207,8 @@ impl Head {
 }
 
 impl Called {
-    /// Calls the function. Returns for every head the indices to keep, ascending.
+    /// Calls the function for a layer after `seen` tokens. Returns for each key/value head the indices of the tokens
+    /// to keep, ascending, at most `keep`.
     fn call(&self, layer: usize, seen: usize, keep: usize) -> Result<Vec<Vec<usize>>, Error> {
         let name = &self.settings.name;
         let answer = Python::attach(|py| -> PyResult<Vec<Vec<usize>>> {

@@ -15,9 +15,9 @@ type Progress = (&'static str, u64, u64);
 /// The state that work shares with the call that waits for it.
 #[derive(Clone)]
 pub(crate) struct Flag {
-    /// Raised when the user has interrupted the work.
+    /// Set when the user has interrupted the work.
     up: Arc<AtomicBool>,
-    /// The receiver of progress, if there is one.
+    /// The sender of progress, if anybody wants to know it.
     told: Option<Sender<Progress>>,
 }
 
@@ -37,7 +37,8 @@ impl Flag {
         }
     }
 
-    /// Tells that `done` of `all` of a step are done. Unwinds this thread if the work was interrupted.
+    /// Tells that the amount `done` of the whole amount `all` of a step is done. Unwinds this thread if the work was
+    /// interrupted.
     pub(crate) fn tell(&self, step: &'static str, done: u64, all: u64) {
         self.check();
         if let Some(told) = &self.told {
@@ -54,7 +55,7 @@ const POLL: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Runs `work` in a thread of its own, without the interpreter's lock, and checks for signals meanwhile. `progress`
-/// is called in this thread, as widgets of notebooks require.
+/// is called in the thread of the caller, as widgets of notebooks require.
 ///
 /// # Errors
 /// The exception that a signal or `progress` raised, for example `KeyboardInterrupt`. Work in the middle of a long

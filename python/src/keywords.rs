@@ -17,7 +17,7 @@ use waggle::{
 
 use crate::{Input, Words, failed, said};
 
-/// The value of the keyword `batch`: texts that a model reads side by side.
+/// The value of the keyword `batch`: the number of texts that a model reads side by side. 0 is refused.
 fn places(batch: usize) -> PyResult<NonZeroUsize> {
     NonZeroUsize::new(batch).ok_or_else(|| failed("batch: give 1 or more"))
 }
@@ -96,7 +96,7 @@ impl<'py> Keywords<'py> {
         }
     }
 
-    /// Takes a switch, and returns its opposite.
+    /// Takes the keyword `name`, which is true or false, and returns its opposite; `None` if it is not given.
     fn not(&self, name: &str) -> PyResult<Option<bool>> {
         Ok(self.take::<bool>(name)?.map(|given| !given))
     }

@@ -116,14 +116,14 @@ fn plan<'py>(py: Python<'py>, model: String, options: Option<&Bound<'py, PyDict>
     document(py, &report.map_err(said)?)
 }
 
-/// Functions that a call calls meanwhile: `stream` with the pieces of the text, `progress` with the progress of the
-/// call.
+/// Python functions that are called during a call: `stream` with the pieces of the text, `progress` with the progress
+/// of the call.
 struct Told {
     stream: Option<Py<PyAny>>,
     progress: Option<Py<PyAny>>,
 }
 
-/// Runs a session with a text of at most `tokens` tokens, which the user may interrupt. Returns its report.
+/// Runs a session with a text of at most `tokens` tokens. The user may interrupt it. Returns the session's report.
 fn streamed<'py>(
     py: Python<'py>,
     told: Told,

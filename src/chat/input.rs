@@ -63,12 +63,13 @@ impl Lines {
         Ok(Lines { lines, sender, terminal })
     }
 
-    /// Whether the input is a terminal and standard error too.
+    /// Whether both the input and standard error are terminals.
     pub(super) fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// A function that wakes the session if it waits for a line. If lines are there already, it does not wait.
+    /// A function that wakes the session if it waits for a line. If lines are there already, the session does not
+    /// wait.
     pub(super) fn interrupter(&self) -> impl Fn() + Send + 'static {
         let sender = self.sender.clone();
         move || drop(sender.try_send(Input::Interrupted))

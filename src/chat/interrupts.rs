@@ -17,7 +17,7 @@ enum Stage {
     Waits,
     Told,
     Answers,
-    /// The answer is to stop.
+    /// Ctrl-C came during an answer, and the answer is about to stop.
     Stops,
 }
 
@@ -25,7 +25,7 @@ enum Stage {
 #[derive(Default)]
 struct State {
     stage: Stage,
-    /// The state of the terminal before the answer.
+    /// The settings of the terminal before the answer, to be restored after it.
     #[cfg(unix)]
     terminal: Option<rustix::termios::Termios>,
 }

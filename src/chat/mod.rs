@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`interrupts`] | Ctrl-C |
 //! | [`input`] | lines of a person, a pipe or a file, read by a thread of its own |
-//! | [`costs`] | what it took |
+//! | [`costs`] | the costs so far |
 //!
 //! The thread of the session takes a line when there is one. Until then it prepares correlations for the next turn,
 //! slice by slice. When all are prepared, it sends the server a sign of life from time to time.

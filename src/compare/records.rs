@@ -98,7 +98,7 @@ fn of_runs(names: [String; 2], reports: [&Report; 2], operations: usize) -> Docu
     document
 }
 
-/// The `most` rows with the most bytes.
+/// Joins two lists of costs by name. Returns the `most` rows with the most bytes.
 fn largest(both: [Costs; 2], most: usize) -> Vec<(String, [Compared; 2])> {
     let mut rows = aligned(both);
     let bytes = |(_, [a, b]): &(String, [Compared; 2])| a.bytes.max(b.bytes);
@@ -153,7 +153,7 @@ fn begin(names: [String; 2], facts: [Facts; 2]) -> Document {
     document
 }
 
-/// The compared numbers of a cost. Means have fractions.
+/// The compared numbers of a cost. The numbers have fractions if they are means.
 #[derive(Clone, Copy, Default)]
 struct Compared {
     bytes: f64,

@@ -11,7 +11,7 @@ use waggle_study::sweep::Sweep;
 use super::record::Record;
 use super::{Error, plot};
 
-/// Operations in the open table. The folded table has all.
+/// Number of operations in the table that is always visible. A second table, which is folded, has all of them.
 const OPERATIONS: usize = 15;
 
 /// The page of `record`. `json` is the document from which it was read.

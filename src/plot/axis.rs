@@ -16,8 +16,8 @@ pub(super) enum Scale {
     Log,
 }
 
-/// Largest value that is drawn. Larger values are drawn at this one, and values nearer to zero than its inverse at
-/// the inverse. A document may contain any number, and axes compute products of numbers.
+/// Largest value that is drawn. Larger values are drawn at this one. On a logarithmic axis, values below its inverse
+/// are drawn at the inverse. A document may contain any number, and axes compute products of numbers.
 const LARGEST: f64 = 1e100;
 
 /// The length that is drawn for `value`, at least zero.

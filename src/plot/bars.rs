@@ -19,7 +19,7 @@ const LENGTH: i32 = 470;
 pub(super) struct Bars {
     pub(super) title: String,
     pub(super) note: String,
-    /// The quantity that the length of a bar shows, if not all bars have the same length.
+    /// The quantity that the length of a bar shows; `None` if all bars have the same length.
     pub(super) axis: Option<String>,
     pub(super) unit: Unit,
     pub(super) parts: Vec<Part>,

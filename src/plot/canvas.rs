@@ -28,7 +28,7 @@ const SHRINK: f64 = 1.24;
 pub(super) const SIZE: i32 = 11;
 const TITLE: i32 = 15;
 pub(super) const LINE: i32 = 15;
-/// Height of the title and the note, below which the picture begins.
+/// Height of the title and the note. The picture begins below them.
 pub(super) const TOP: i32 = 56;
 /// The least margin at the sides.
 pub(super) const EDGE: i32 = 14;
@@ -73,7 +73,7 @@ impl X {
 /// Settings that all pictures of a command share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sheet {
-    /// Texts that replace names.
+    /// Texts that are written in the place of names.
     pub(super) labels: BTreeMap<String, String>,
     /// All names that were drawn.
     pub(super) seen: RefCell<BTreeSet<String>>,
@@ -87,7 +87,7 @@ impl Sheet {
         Sheet { x, ..Sheet::default() }
     }
 
-    /// The text for `name`.
+    /// The text that is written for `name`. The name is added to the names that were drawn.
     pub(super) fn label(&self, name: &str) -> String {
         self.seen.borrow_mut().insert(name.to_owned());
         self.labels.get(name).map_or(name, String::as_str).to_owned()
@@ -107,7 +107,8 @@ pub(crate) struct Drawing {
     pub(super) tex: String,
 }
 
-/// The SVG of a picture of at least `size`, with a title, a note below it, and the drawing of `draw`.
+/// The SVG of a picture, with a title, a note below the title, and what `draw` draws. The picture has at least the
+/// given width and height.
 pub(super) fn picture(
     (wide, high): Point,
     (title, note): (&str, &str),

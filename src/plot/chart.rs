@@ -232,7 +232,8 @@ impl Chart {
     }
 }
 
-/// Takes the place of `text` around `(x, y)`, unless it is not within `rows` or another one touches it.
+/// Takes the place of `text` around `(x, y)`, unless the place is not within `rows` or touches one that is taken
+/// already. Returns whether it was taken.
 fn takes(taken: &mut Vec<[i32; 4]>, text: &str, (x, y): Point, rows: Range<i32>) -> bool {
     let (half, up) = (width(text, SMALL) / 2 + 1, SMALL / 2 + 2);
     let [left, top, right, bottom] = [x - half, y - up, x + half, y + up];

@@ -57,7 +57,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), text.to_owned()))
 }
 
-/// Keeps the entries that have one of `policies`, in the order of `policies`.
+/// Keeps the entries that have one of `policies`, in the order of `policies`. A policy that no entry has is an error.
 fn choose<T>(all: &mut Vec<T>, policies: &[String], policy: impl Fn(&T) -> String) -> Result<(), RecordError> {
     if policies.is_empty() {
         return Ok(());
@@ -74,7 +74,8 @@ fn choose<T>(all: &mut Vec<T>, policies: &[String], policy: impl Fn(&T) -> Strin
     Ok(())
 }
 
-/// Keeps the entries that have one of `wanted`, or all if the list is empty.
+/// Keeps the entries for which `of` returns one of `wanted`, or all entries if `wanted` is empty. A wanted value that
+/// no entry has is an error.
 fn leave<T>(
     all: &mut Vec<T>,
     what: &'static str,

@@ -23,7 +23,7 @@ use crate::Error;
 /// A number for each of [`KINDS`].
 type Numbers = [f64; KINDS.len()];
 
-/// The cost of a decoded token, as a mean.
+/// The mean cost of a decoded token, or the cost of a pass.
 pub(super) struct Decoded {
     /// The name of the session, which tells it from others.
     name: String,
@@ -39,7 +39,7 @@ pub(super) struct Decoded {
     seconds: Seconds,
     online: Numbers,
     prepared: Numbers,
-    /// Online costs by operation, for each kind.
+    /// For each of [`KINDS`], the online cost of each operation.
     operations: [Sums; KINDS.len()],
 }
 
@@ -164,7 +164,8 @@ struct Facts {
     x: Option<X>,
 }
 
-/// Most lines of a chart. If there are more, each setting that several policies share has a panel of its own.
+/// Most lines of a chart. A chart that would have more is divided: each combination of facts other than the policy,
+/// such as a model and a link, then has a chart of its own.
 const MOST_LINES: usize = 8;
 
 /// The decoded tokens of one chart, and the end of the names of its files.
@@ -225,7 +226,7 @@ impl Facts {
         [self.policy(one)].into_iter().chain(more).collect::<Vec<_>>().join(": ")
     }
 
-    /// The name of `one` in a chart of all.
+    /// The name of `one` among the bars of a chart.
     fn name(&self, one: &Decoded) -> String {
         if !one.name.is_empty() {
             return one.name.clone();

@@ -30,7 +30,7 @@ pub(super) const KINDS: [Kind; 3] = [
 ];
 
 impl Kind {
-    /// The title of the plot. It names the kind of `seconds`, which may be the network's alone.
+    /// The title of the plot. For seconds, it says which `seconds` they are, for example those of the network alone.
     pub(super) fn title(&self, seconds: Seconds) -> String {
         if self.key == "seconds" { format!("Seconds, {}", seconds.name()) } else { self.title.into() }
     }
@@ -60,7 +60,7 @@ fn part(op: &Operation) -> String {
     if short == [""] { "outside of operations".into() } else { short.join("/") }
 }
 
-/// The costs of the operations of a phase, by the parts of a bar.
+/// The sum of one kind of cost over the operations of a phase, for each part of a bar.
 pub(super) fn sums(report: &Report, phase: Phase, kind: &Kind) -> Sums {
     let mut sums = BTreeMap::new();
     for op in report.operations.iter().filter(|op| op.phase == phase) {
@@ -82,7 +82,7 @@ fn operations(report: &Report, kind: &Kind, named: &[String]) -> Bars {
     )
 }
 
-/// A chart of the decoded tokens, one by one.
+/// A chart of the cost of each decoded token; `None` if there are fewer than two tokens or they cost nothing.
 fn tokens(report: &Report, kind: &Kind) -> Option<Chart> {
     let costs = report.phases.decode.per_token.iter().zip(2u32..);
     let mark = |(cost, i)| Mark { x: f64::from(i), y: (kind.of)(cost), ..Mark::default() };
@@ -102,7 +102,7 @@ fn tokens(report: &Report, kind: &Kind) -> Option<Chart> {
     })
 }
 
-/// Setup, preparation, prompt and tokens, one after another, as parts of one bar.
+/// A bar of the session's seconds. Its parts are set-up, preparation, prompt and tokens, in order.
 fn timeline(report: &Report) -> Bars {
     let spans = PHASES.map(|phase| (phase, report.phases.of(phase).seconds));
     Bars {

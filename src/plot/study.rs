@@ -46,8 +46,9 @@ const SPENT: [Spent; 3] = [
 ];
 
 /// Every plot of `study`, by name: each metric against the share of tokens attended to, and the most important
-/// metrics against costs. The budget is not an axis, as each policy counts it in its own way. It is written beside
-/// the points. It is the axis only for the share itself, and for all metrics if the engine could not see the share.
+/// metrics against costs. The share itself is drawn against the budget, and so are all metrics if the engine could
+/// not see the share. In all other plots the budget is written beside the points, because each policy counts it in
+/// its own way.
 pub(super) fn charts(study: &StudyReport) -> impl Iterator<Item = (String, Chart)> {
     let seen = study.rows.iter().any(|row| row.metrics.attended.is_some());
     let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(|row| row.metrics.attended);
@@ -94,8 +95,8 @@ pub(super) fn against(study: &StudyReport, x: &X) -> impl Iterator<Item = (Strin
     charts.collect::<Vec<_>>().into_iter()
 }
 
-/// `metric` of every row against `x`, with a line for each policy. The full cache is drawn at `place`, or as a level
-/// alone.
+/// `metric` of every row against `x`, with a line for each policy. The full cache is drawn at `place` or, without a
+/// place, as a level alone.
 fn chart(study: &StudyReport, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, place: Option<f64>) -> Chart {
     let marks = study.rows.iter().filter(|row| row.budget.is_some()).filter_map(|row| {
         Some((without(&row.label, "budget"), Mark { x: x(row)?, label: row.budget, ..mark(row, metric)? }))

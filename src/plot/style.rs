@@ -73,12 +73,12 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Operation `i` of a page, from 0.
+    /// The part for the operation with the index `i` among those of a page.
     pub(super) fn operation(i: usize, name: impl Into<String>) -> Self {
         Part { name: name.into(), ink: INKS[i % INKS.len()], sign: (i + 1).to_string() }
     }
 
-    /// A phase, with `more` appended to its name.
+    /// The part for a phase, with `more` appended to the phase's name.
     pub(super) fn phase(phase: Phase, more: &str) -> Self {
         let (_, sign, ink) = PHASES[phase as usize];
         Part { name: format!("{}{more}", phase_name(phase)), ink, sign: sign.to_string() }
@@ -159,8 +159,9 @@ pub(super) fn styles(labels: &[&str]) -> Vec<Style> {
     parts.into_iter().map(of).collect()
 }
 
-/// A style for each policy, `NAME` or `NAME:OPTIONS`. A name alone has the policy's own style. Without it, the first
-/// variant of the name has that style. Other variants take a free style, chosen by their text.
+/// A style for each policy, `NAME` or `NAME:OPTIONS`. A label without options has the policy's own style. If no label
+/// is without options, the first label of the policy has that style. All other labels take a free style, chosen by
+/// their text.
 fn of_policies(labels: &[&str]) -> Vec<Style> {
     let own = labels.iter().enumerate().map(|(i, label)| {
         let name = name_of(label);

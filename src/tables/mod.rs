@@ -37,10 +37,10 @@ enum Pages {
     Check(CheckArgs),
 }
 
-/// An error that ends a command on pages.
+/// Why a command on pages ended.
 #[derive(Debug, Error)]
 pub(super) enum TablesError {
-    /// A block that cannot be made, or whose command failed.
+    /// A block cannot be made, or its command failed.
     #[error("{}:{line}: {what}", path.display())]
     Block { path: PathBuf, line: usize, what: String },
     #[error("{}: {source}; run this in a checkout of the repository, or name the folder with --pages", dir.display())]
@@ -49,7 +49,7 @@ pub(super) enum TablesError {
     NoPage { name: String, dir: PathBuf },
     #[error("name the pages to make, or give --all; `waggle tables list` names them")]
     NothingNamed,
-    /// Numbers that the program plans differently now. Their places, with the old and the new line, are written to
+    /// The program plans some numbers differently now. Their places, with the old and the new line, are written to
     /// standard error.
     #[error(
         "{stale} of {blocks} planned blocks are out of date; `waggle tables run --planned PAGE` makes them again"
@@ -236,7 +236,8 @@ fn check(args: &CheckArgs) -> Result<String, Error> {
     Err(TablesError::Stale { stale: stale.len(), blocks }.into())
 }
 
-/// The first line in which the numbers of a block differ.
+/// The first line in which the numbers of `old` and `new` differ, with its place and both texts; `None` if they do
+/// not differ.
 fn difference(page: &Page, old: &Block, new: &Block) -> Option<String> {
     let (old_lines, new_lines) = (old.numbers(), new.numbers());
     let longest = old_lines.len().max(new_lines.len());

@@ -30,7 +30,8 @@ const END: &str = "<!-- end";
 /// The beginning of a file of data, which states the command and, for measured numbers, the machine and the date.
 const MADE_DATA: &str = "# Made by ";
 
-/// The beginning of the last line of a block's text, which states its origin and so changes with every revision.
+/// The beginning of the last line of a block's text. That line states the block's origin, so it changes with every
+/// revision.
 const MADE: &str = "*Made by ";
 
 /// The kind of numbers of a block.

@@ -1,4 +1,4 @@
-//! Admission of requests: names of this machine, origins and keys. Bounds on connections that ask for nothing.
+//! Admits requests by the host that they name, by their origin and by their key. Bounds idle connections.
 //!
 //! A page of any origin in a browser can send requests to this machine. Three rules keep such pages out. A request
 //! with a foreign `Origin` is refused. So is a request whose `Host` is not a name of this machine, but for example a
@@ -22,13 +22,13 @@ use crate::refusal::Refusal;
 
 /// Most idle connections of an address, that is, connections on which no answer is being made.
 const IDLE: usize = 128;
-/// Most wrong keys of an address, each less than `WRONG_TIME` after the one before. After that, no key of the address
-/// is checked until `WRONG_TIME` has passed since the last wrong one. At most `WRONG_ADDRESSES` addresses are
+/// After this number of wrong keys from one address, each less than `WRONG_TIME` after the one before, no key of the
+/// address is checked until `WRONG_TIME` has passed since the last wrong one. At most `WRONG_ADDRESSES` addresses are
 /// remembered.
 const WRONG_KEYS: u32 = 10;
 const WRONG_TIME: Duration = Duration::from_secs(10);
 const WRONG_ADDRESSES: usize = 4096;
-/// The index of the owner's key.
+/// The index of the owner's key among the proxy's keys.
 pub(super) const OWNER: usize = 0;
 
 /// The programs and pages that the proxy admits: programs by their keys, pages by their origins.
@@ -58,14 +58,14 @@ impl Wrong {
     }
 }
 
-/// A connection from the network `address`.
+/// A connection. Its `address` is the unit that counts as one address: of an IPv6 address, the network alone.
 pub(super) struct Connection {
     pub(super) address: IpAddr,
     pub(super) close: Notify,
 }
 
-/// The idle connections by address, the one that is idle for longest first. If there are too many, the first is
-/// closed, so that programs that send half a request keep nobody out.
+/// The idle connections of each address, the one that has been idle for longest first. If an address has too many,
+/// its first one is closed, so that programs that send half a request keep nobody out.
 #[derive(Default)]
 pub(super) struct Idle(Mutex<HashMap<IpAddr, VecDeque<Arc<Connection>>>>);
 
@@ -92,7 +92,7 @@ impl Idle {
         }
     }
 
-    /// Closes an idle connection of the address that has the most.
+    /// Closes the longest idle connection of the address that has the most idle connections.
     pub(super) fn make_room(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(oldest) = all.values_mut().max_by_key(|own| own.len()).and_then(VecDeque::pop_front) {
@@ -106,8 +106,9 @@ impl Admission {
         Admission { keys, wrong: Mutex::default(), origins: origins.iter().map(|origin| plain(origin)).collect() }
     }
 
-    /// The index of the request's key, or `None` for a stranger who asks for something that is open to all. Other
-    /// requests are refused.
+    /// Returns the index of the request's key. It is `None` if the request has no known key, but asks for something
+    /// that is open to all. Every other request is refused, as are requests for a foreign host or from a foreign
+    /// origin.
     pub(super) fn admitted(&self, request: &Request<Incoming>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
         let host = single(request, header::HOST)?.unwrap_or_default();
         let host = request.uri().authority().map_or(host, |named| named.as_str()).to_ascii_lowercase();
@@ -144,7 +145,9 @@ impl Admission {
         self.origins.contains(&plain(origin))
     }
 
-    /// The index of the key in `given`; `None` without a key. If the proxy has no keys, everybody is the owner.
+    /// The index of the key in the header value `given`; `None` if it has no known key. If the proxy has no keys,
+    /// everybody is the owner. A wrong key is counted for the address `peer`; an address with too many of them is
+    /// refused.
     fn who(&self, given: Option<&str>, peer: IpAddr) -> Result<Option<usize>, Refusal> {
         if self.keys.is_empty() {
             return Ok(Some(OWNER));
@@ -172,8 +175,8 @@ pub(super) fn stranger() -> Refusal {
     Refusal::new(401, "invalid_api_key", "the key is missing or wrong")
 }
 
-/// The value of a header that may occur only once in a request, because of several values two readers may take
-/// different ones.
+/// The value of a header. A request that has the header more than once is refused, because two readers could take
+/// different values.
 fn single(request: &Request<Incoming>, name: HeaderName) -> Result<Option<&str>, Refusal> {
     let mut all = request.headers().get_all(&name).iter();
     let value = all.next().map(|value| value.to_str().unwrap_or_default());
@@ -188,7 +191,7 @@ pub(super) fn places(path: &str) -> Vec<&str> {
     path.split('/').filter(|place| !place.is_empty()).collect()
 }
 
-/// An origin as browsers write it: in lower case, without the port of its scheme.
+/// An origin as browsers write it: in lower case, without the default port of its scheme.
 fn plain(origin: &str) -> String {
     let origin = origin.trim_end_matches('/').to_ascii_lowercase();
     let port = if origin.starts_with("https:") { ":443" } else { ":80" };
@@ -196,7 +199,7 @@ fn plain(origin: &str) -> String {
 }
 
 /// Whether `host`, with or without a port, is a name of this machine or, with `addresses`, any numeric address. A
-/// foreign name that is pointed at this machine is neither.
+/// foreign name is neither, even if it leads to this machine.
 fn is_here(host: &str, addresses: bool) -> bool {
     let port = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
     let name = host.rsplit_once(':').filter(|(_, end)| port(end)).map_or(host, |(name, _)| name);
@@ -233,7 +236,8 @@ mod tests {
         assert_eq!(plain("http://localhost:443"), "http://localhost:443");
     }
 
-    /// Idle connections make room first for others of their address, then for those of all addresses.
+    /// Idle connections are closed to make room, first for others of their own address, then for those of any
+    /// address.
     #[test]
     fn connections_that_ask_for_nothing_make_room() {
         let idle = Idle::default();

@@ -15,7 +15,8 @@ use crate::refusal::Refusal;
 use crate::spent::Spent;
 use crate::text::Ended;
 
-/// Most prompts of a request, most texts after all its prompts, and most of the likeliest tokens to name.
+/// Most prompts of a request, most texts that are generated for all its prompts together, and most of the likeliest
+/// tokens that are named at a position.
 const MAX_PROMPTS: usize = 64;
 const MAX_TEXTS: usize = 128;
 const MAX_LIKELIEST: usize = 20;
@@ -24,7 +25,8 @@ const MAX_STOPS: usize = 16;
 /// Default number of tokens of a completion.
 const DEFAULT_TOKENS: usize = 16;
 
-/// Parameters, without those that ask for nothing. `place` is the path of an object within a request.
+/// The parameters of a request, or of an object within it, without those that ask for nothing. `place` is the
+/// object's path in the request.
 struct Body {
     place: String,
     values: Map<String, Value>,
@@ -63,11 +65,11 @@ pub(super) struct Wanted {
     pub(super) usage: bool,
 }
 
-/// Texts after prompts, which OpenAI calls completions.
+/// A request for texts after prompts, which OpenAI calls completions.
 #[derive(Clone, Debug)]
 pub(super) struct Completion {
     pub(super) prompts: Vec<Prompt>,
-    /// Texts after each prompt.
+    /// Number of texts after each prompt.
     pub(super) samples: usize,
     pub(super) tokens: usize,
     /// Whether a text begins with its prompt.
@@ -89,7 +91,8 @@ pub(super) struct Talk {
 const INERT: &str = "cache_control metadata parallel_tool_calls prompt_cache_key safety_identifier service_tier store user \
     verbosity";
 
-/// Whether the parameter `name` with this value asks for nothing, in a request or in an object within one.
+/// Whether the parameter `name` with this value asks for nothing and can be ignored. It belongs to a request or to an
+/// object within one.
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     let number = value.as_f64();
     match name {
@@ -210,7 +213,7 @@ pub(super) fn no_model(other: &str, name: &str) -> Refusal {
     Refusal { status: 404, code: "model_not_found", ..Refusal::of("model", message) }
 }
 
-/// `got`, the value of `param`; refused above `most`.
+/// Returns `got`, the value of the parameter `param`. A value above `most` is refused.
 fn bounded(param: &str, got: usize, most: usize) -> Result<usize, Refusal> {
     if got <= most { Ok(got) } else { Err(Refusal::of(param, format!("at most {most}"))) }
 }
@@ -342,7 +345,7 @@ impl Head {
         json!({"id": id, "object": object, "created": created, "model": model, "choices": choices})
     }
 
-    /// A whole answer.
+    /// A whole answer, in one object.
     pub(super) fn whole(&self, texts: &[Ended], usage: Value) -> Value {
         let choice = |(index, ended): (usize, &Ended)| match self.kind {
             Kind::Completion => {
@@ -375,7 +378,8 @@ impl Head {
         self.with(self.chunk(), vec![choice])
     }
 
-    /// The message before the pieces, which names their role. Completions have no role.
+    /// The first message of a stream, which names the role of the speaker; `None` for completions, which have no
+    /// role.
     pub(super) fn first(&self) -> Option<Value> {
         let delta = json!({"role": "assistant", "content": ""});
         let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": null});
@@ -394,7 +398,8 @@ impl Head {
     }
 }
 
-/// The object `usage` of an answer of `texts`.
+/// The object `usage` of an answer: the numbers of tokens, and the costs. `texts` are the texts after all `prompts`
+/// prompts, in order.
 pub(super) fn usage(texts: &[Ended], prompts: usize) -> Value {
     let samples = texts.len() / prompts.max(1);
     let prompt: usize = texts.iter().step_by(samples.max(1)).map(|text| text.prompt_tokens).sum();

@@ -12,7 +12,7 @@ pub enum ProxyError {
     /// A session with the server, a file or the system failed.
     #[error(transparent)]
     Waggle(waggle::Error),
-    /// A proxy that other machines can reach, but that has no key.
+    /// Other machines can reach the proxy, but it has no key.
     #[error(
         "{address} is reached from other machines, so the proxy needs keys of programs: prompts cross it in the clear"
     )]
@@ -20,10 +20,10 @@ pub enum ProxyError {
         /// The address on which the proxy would listen.
         address: SocketAddr,
     },
-    /// A file of keys without a key.
+    /// The file of keys contains no key.
     #[error("{} holds no key: lines that programs give", .0.display())]
     NoKey(PathBuf),
-    /// A file of keys that is too long.
+    /// The file of keys is too long.
     #[error("{} has more than {most} bytes: keys that programs give, one a line", path.display())]
     LongKeys {
         /// The file.
@@ -31,7 +31,7 @@ pub enum ProxyError {
         /// Most bytes of a file of keys.
         most: u64,
     },
-    /// A key that no program can send.
+    /// A key is too long, or has characters that no program can send.
     #[error("the key in line {line} of {} is none of up to {most} printable characters of ASCII", path.display())]
     ForeignKey {
         /// The file.
@@ -41,7 +41,7 @@ pub enum ProxyError {
         /// Most characters of a key.
         most: usize,
     },
-    /// A key that is too short and soon guessed.
+    /// A key is so short that it is soon guessed.
     #[error("a key in {} has {got} bytes, and {least} is the least", path.display())]
     ShortKey {
         /// The file.
@@ -51,7 +51,7 @@ pub enum ProxyError {
         /// Least bytes of a key.
         least: usize,
     },
-    /// Conversations for which a model has no room.
+    /// The model has no room for turns and answers of these lengths.
     #[error(
         "turns of {turn} tokens and answers of {tokens} are more than the {limit} positions of the server's model"
     )]

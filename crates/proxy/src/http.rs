@@ -43,7 +43,8 @@ const READER: Duration = Duration::from_secs(60);
 
 /// The page with a chat for a browser, which is one file.
 const PAGE: &str = include_str!("page.html");
-/// Text of the page that is replaced by a nonce. The nonce in the answer's header admits the page's script and style.
+/// Text of the page that is replaced by a nonce. A header of the answer names the same nonce, so that the browser
+/// admits the page's script and style and no others.
 const NONCE: &str = "{{nonce}}";
 
 type Body = Either<Full<Bytes>, Channel<Bytes>>;
@@ -197,7 +198,7 @@ impl Door {
         json!({"id": self.model, "object": "model", "created": 0, "owned_by": "waggle"})
     }
 
-    /// Whether the last request was served. The `owner` sees why not.
+    /// Answers whether the last request was served. If it was not, only the `owner` is told why.
     fn health(&self, owner: bool) -> Answer {
         match self.shared.health() {
             None => whole(200, &json!({"status": "ok"})),
@@ -256,7 +257,7 @@ impl Door {
     }
 }
 
-/// The refusal if the worker has ended.
+/// The refusal of a request after the worker has ended.
 fn gone() -> Refusal {
     Refusal::new(503, "proxy_stops", "the proxy ends")
 }

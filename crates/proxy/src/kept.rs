@@ -17,12 +17,13 @@ use crate::text::Growing;
 /// A session of several turns.
 pub(super) struct Kept {
     pub(super) chat: Chat,
-    /// If the cache holds a conversation of messages: the index of the key that sent them, and the messages.
+    /// The conversation in the cache, if it consists of messages: the index of the key that sent them, and the
+    /// messages.
     said: Option<(usize, Vec<Words>)>,
-    /// The index of the key that asked last. `shared` says whether an earlier request had another key.
+    /// The index of the key whose request came last. `shared` says whether different keys have used this session.
     asker: Option<usize>,
     shared: bool,
-    /// The cost of opening the session, until an answer includes it.
+    /// The cost of opening the session; `None` once an answer has included it.
     pub(super) opening: Option<Phases>,
     /// The longest turn and answer for which the session is open.
     longest: Lengths,
@@ -51,7 +52,7 @@ impl Kept {
         prompt <= self.longest.prompt && tokens <= self.longest.tokens && self.chat.is_open()
     }
 
-    /// This session, for another request.
+    /// This session for its next request, for which it was not opened.
     pub(super) fn again(self) -> Self {
         Kept { fresh: false, ..self }
     }
@@ -89,7 +90,8 @@ impl Kept {
     }
 
     /// Generates an answer of up to `tokens` tokens after `messages` for the key `who`. Returns the turn and its
-    /// cost. If the turn is too long for this session, `longest` is set to the turn's length.
+    /// cost. If the turn is too long for this session, `longest` is set to the turn's length, so that a longer
+    /// session can be opened.
     pub(super) fn turn(
         &mut self,
         who: usize,
@@ -149,8 +151,9 @@ impl Kept {
         Spent::of_turn(cost, saw, goes_on, self.opening.as_ref(), self.shared)
     }
 
-    /// The kind of failure of `error`. `told` says whether a part of the answer was sent before. If the server left
-    /// between requests, the request is repeated in a new session.
+    /// Sorts `error`, which ended a request, by what may be tried after it. `told` says whether a part of the answer
+    /// was sent before. If the server has left a session that an earlier request opened, the request can be repeated
+    /// in a new session.
     fn failure(&self, error: Error, told: bool) -> Failure {
         match self.chat.is_open() {
             true => Failure::Refused(error),

@@ -5,13 +5,13 @@
 //! | `admission` | who may come: names of this machine, origins, keys |
 //! | `http` | connections: bounds, paths, streams, the page of the chat |
 //! | `api` | the interface's JSON: requests, answers, refusals |
-//! | `work` | the thread that answers: the queue, what can go together, what is tried after a failure |
+//! | `work` | the thread that answers: the queue, requests that can share a pass, what is tried after a failure |
 //! | `sessions` | sessions with the server: the one that stays open, and those that end with their texts |
 //! | `kept` | the session that stays open: single texts, turns of conversations, correlations between them |
 //! | `pass` | the texts of a session: who hears which token, and who has ended |
 //! | `text` | one text while it grows, and where it stops |
-//! | `refusal` | what came to nothing, what may be tried instead, and what a program is told |
-//! | `logprobs` | what the tokens of a text are worth |
+//! | `refusal` | failures of requests: what may be tried instead, and what a program is told |
+//! | `logprobs` | log-probabilities of the tokens of a text |
 //! | `spent` | what an answer took, and what the server saw |
 //! | `metrics` | counters |
 //!
@@ -158,7 +158,8 @@ impl Shared {
         self.set_health(Some(describe(error)));
     }
 
-    /// Counts the cost of a finished pass or turn with this number of texts.
+    /// Counts the cost of a finished pass or turn with this number of texts, and notes that the last request was
+    /// served.
     fn paid(&self, spent: Spent, texts: usize) -> Arc<Spent> {
         self.metrics.spent(&spent, texts);
         self.set_health(None);
@@ -176,7 +177,7 @@ pub struct Proxy {
 }
 
 impl ProxyConfig {
-    /// Meets the server and listens. Programs may connect from then on; [`Proxy::run`] answers them.
+    /// Opens a session with the server, and listens. Programs may connect from then on; [`Proxy::run`] answers them.
     ///
     /// # Errors
     /// If the server cannot be reached, is not trusted, or has a model that writes no texts. If the address cannot be
@@ -218,8 +219,8 @@ impl ProxyConfig {
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
 
-    /// Meets the server. Returns the public part of its model, the agreed terms, and the session that stays open, if
-    /// the server holds conversations.
+    /// Opens a first session with the server. Returns the public part of its model, the agreed terms, and the session
+    /// that stays open. There is no such session if the server holds no conversations, or if prompts are padded.
     fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<Chat>), Error> {
         let under = |agreed: &Terms| {
             let open = Open { reveal: false, ..terms.open };

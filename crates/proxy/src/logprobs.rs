@@ -79,7 +79,7 @@ struct Added {
 }
 
 impl Pieces {
-    /// The tokens of the `tokenizer.json` with the bytes `file`.
+    /// Reads special tokens and tokens that are parts of characters from `file`, the bytes of a `tokenizer.json`.
     pub(super) fn new(file: &[u8]) -> Result<Self, TokenizerError> {
         let failed = |error: serde_json::Error| TokenizerError::Format { what: error.to_string() };
         let File { added_tokens, decoder, model } = serde_json::from_slice(file).map_err(failed)?;
@@ -106,7 +106,8 @@ impl Pieces {
         Ok(Pieces { known, single })
     }
 
-    /// The token `id` as it is after another token. The tokenizer is asked only once for each token.
+    /// The name and the bytes that the token `id` has after another token. The tokenizer is asked only once for each
+    /// token.
     fn of(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<Piece, TokenizerError> {
         if let Some(piece) = self.known.get(&id) {
             return Ok(piece.clone());
@@ -133,7 +134,7 @@ fn letter(byte: u8) -> char {
 #[derive(Default)]
 struct Characters {
     whole: usize,
-    /// Bytes that may become a character.
+    /// The last bytes, which may still become a character.
     open: Vec<u8>,
 }
 
@@ -160,9 +161,9 @@ impl Characters {
     }
 }
 
-/// The log-probabilities of the tokens `ids`, by the logits `rows`. The last rows belong to the last tokens, so with
-/// one row fewer than tokens the first token has none. The `likeliest` likeliest tokens of each position are named.
-/// `begins` says whether the text begins with these tokens.
+/// The log-probabilities of the tokens `ids`, from their rows of logits. The last of `rows` belongs to the last
+/// token. If there is one row fewer than there are tokens, the first token has no log-probability. At each position,
+/// the `likeliest` likeliest tokens are named. `begins` says whether the text begins with these tokens.
 pub(super) fn logprobs(
     tokenizer: &Tokenizer,
     pieces: &mut Pieces,

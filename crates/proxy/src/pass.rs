@@ -12,10 +12,10 @@ use crate::text::Text;
 
 /// One of the texts of a session.
 pub(super) struct Member<'a> {
-    /// The text until it is answered.
+    /// The text; `None` once it is answered.
     pub(super) text: Option<Text>,
     stream: Option<TextStream<'a>>,
-    /// Tokens of the answer, without unseen ones.
+    /// Tokens of the answer, without those that were generated unseen after its end.
     pub(super) ids: Vec<u32>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Pass<'a> {
         Pass { members, ends, at: 0, passes: 0, own: None, answered: false }
     }
 
-    /// This pass, in a session for its texts alone.
+    /// This pass, in the session `own`, which is for its texts alone.
     pub(super) fn in_own(self, own: Own) -> Self {
         Pass { own: Some(own), ..self }
     }
@@ -123,8 +123,8 @@ impl Pass<'_> {
         Flow::GoOn
     }
 
-    /// Answers texts that have ended. Texts with log-probabilities wait, as these are known only at the end of the
-    /// session.
+    /// Answers texts that have ended, if the session is for the texts of this pass alone. Texts with
+    /// log-probabilities wait, as these are known only at the end of the session.
     fn answer(&mut self, so_far: &mut dyn FnMut() -> Phases) {
         let Pass { members, passes, own: Some(own), answered, .. } = self else { return };
         let ended = |text: &mut Text| text.growing.reason.is_some() && text.likeliest.is_none();
@@ -137,7 +137,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether nobody waits for any of the texts any more.
+    /// Whether the session is for these texts alone, none of them was answered, and nobody waits for any of them any
+    /// more.
     fn is_abandoned(&self) -> bool {
         let mut texts = self.members.iter().filter_map(|member| member.text.as_ref());
         self.own.is_some() && !self.answered && !texts.any(|text| text.growing.heard())

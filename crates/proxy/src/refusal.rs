@@ -10,11 +10,11 @@ use waggle_tokenizer::TokenizerError;
 pub(super) struct Refusal {
     /// The HTTP status code.
     pub(super) status: u16,
-    /// The reason, for programs.
+    /// The reason, as a word for programs.
     pub(super) code: &'static str,
-    /// The parameter that is wrong.
+    /// The parameter that is wrong, if the refusal is about one.
     pub(super) param: Option<String>,
-    /// The reason, for people.
+    /// The reason, as a sentence for people.
     pub(super) message: String,
 }
 
@@ -67,7 +67,7 @@ impl Failure {
     }
 }
 
-/// Whether the session never began, because this party or the server refused it.
+/// Whether `error` means that this party or the server refused a session before it began.
 fn never_began(error: &Error) -> bool {
     match error {
         Error::Session(error) => {

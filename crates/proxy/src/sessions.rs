@@ -17,7 +17,7 @@ use crate::spent::{Own, Spent};
 use crate::text::{Growing, Text};
 use crate::{ProxyConfig, Shared};
 
-/// The session in which texts are read.
+/// The kind of session in which texts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// In the session that stays open. It takes a single text.
@@ -27,8 +27,8 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// The way for `texts`. `talks` says whether the server has sessions of several turns. Those give no logits of
-    /// prompts.
+    /// The kind of session for `texts`. `talks` says whether the server has sessions of several turns, which give no
+    /// logits of prompts.
     pub(super) fn of(texts: &[Text], talks: bool) -> Self {
         match texts {
             [text] if talks && !text.scores() => Way::Kept,
@@ -65,7 +65,8 @@ impl Sessions {
         Ok(Sessions { config, terms, model, tokenizer: Arc::new(tokenizer), pieces, kept, talks, shared })
     }
 
-    /// Answers `texts` in this way. After a failure, `texts` are those without an answer.
+    /// Answers `texts` in a session of the kind `way`. After a failure, only those without an answer are left in
+    /// `texts`.
     pub(super) fn read(&mut self, way: Way, texts: &mut Vec<Text>) -> Result<(), Failure> {
         let lengths = self.lengths(texts).map_err(Failure::of)?;
         let samplers = texts.iter().map(|text| text.sampler(&self.terms));
@@ -137,8 +138,8 @@ impl Sessions {
         self.finish(texts, pass, length, done)
     }
 
-    /// Ends the texts of `pass`, whose prompts have `length` tokens, when its session is `done`. If the session
-    /// failed, they go back into `texts`.
+    /// Answers the texts of `pass` with the result `done` of their session. Each prompt has `length` tokens. If the
+    /// session failed, the texts without an answer go back into `texts`, and the failure is returned.
     fn finish(
         &mut self,
         texts: &mut Vec<Text>,
@@ -167,8 +168,8 @@ impl Sessions {
         }
     }
 
-    /// The log-probabilities of the tokens of each of `members`, if they are asked for. The padded prompts have
-    /// `count` tokens.
+    /// For each of `members`, the log-probabilities of its tokens, or `None` if they are not asked for. Each prompt
+    /// has `count` tokens, padding included.
     fn worth(
         &mut self,
         members: &[Member],
@@ -202,8 +203,9 @@ impl Sessions {
         Ok(all)
     }
 
-    /// Generates the next answer of a conversation in the session that stays open, which takes turns of up to
-    /// `longest` tokens. Returns the number of tokens read, the number of tokens generated, and the cost.
+    /// Generates the next answer of a conversation in the session that stays open. The session takes turns of up to
+    /// `longest` tokens. If this turn is longer, `longest` is set to its length, and the turn fails. Returns the
+    /// number of tokens read, the number of tokens generated, and the cost.
     pub(super) fn turn(
         &mut self,
         who: usize,

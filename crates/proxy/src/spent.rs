@@ -10,9 +10,10 @@ use waggle_session::party::chat::TurnCost;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ReadIn {
-    /// In a session of its own or of its pass.
+    /// In a session for the texts of its request alone.
     Own,
-    /// In a session with texts of other requests, or after turns of other keys. Its cost would tell of them.
+    /// In a session with texts of other requests, or after turns of other keys. Its cost is not told, because it
+    /// would tell of those.
     Shared,
     /// In a session that was opened for this text and stays open.
     New,
@@ -31,7 +32,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// A session with prompts of `prompt_tokens` tokens. `shared` says that they are of several requests.
+    /// A session with prompts of `prompt_tokens` tokens. `shared` says whether they belong to several requests.
     pub(super) fn new(shared: bool, prompt_tokens: usize) -> Self {
         Own { number: rand::random(), session: if shared { ReadIn::Shared } else { ReadIn::Own }, prompt_tokens }
     }
@@ -40,8 +41,8 @@ impl Own {
 /// The cost of a pass or of a turn, in the form in which programs get it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Spent {
-    /// Bytes both ways from the request to the end of the answer, including those that opened the session. So are
-    /// `flows` and `seconds`.
+    /// Bytes in both directions from the request to the end of the answer, including those that opened the session.
+    /// `flows` and `seconds` count from the same beginning to the same end.
     pub(super) bytes: u64,
     pub(super) flows: u64,
     pub(super) seconds: f64,
@@ -49,7 +50,8 @@ pub(super) struct Spent {
     pub(super) prepared_bytes: u64,
     pub(super) session: ReadIn,
     pub(super) server_saw: Saw,
-    /// The number of the session. Of its texts, one that ended earlier has smaller costs.
+    /// The random number of the session, which all its texts share. A text that ended earlier than another has
+    /// smaller costs.
     #[serde(skip)]
     pub(super) number: u64,
 }
@@ -59,13 +61,13 @@ pub(super) struct Spent {
 pub(super) struct Saw {
     /// Whether the turn continues earlier turns, which were not read again.
     pub(super) continues: bool,
-    /// Places for texts that are read side by side.
+    /// Number of texts that are read side by side.
     pub(super) texts: usize,
     /// Tokens of each prompt, padding included.
     pub(super) prompt_tokens: usize,
     /// Tokens that were generated for each text, including unseen ones.
     pub(super) tokens: usize,
-    /// Seconds of the prompt. `token_seconds` is the average of a token after the first.
+    /// Seconds in which the prompt was read. `token_seconds` is the average for a token after the first.
     pub(super) prompt_seconds: f64,
     pub(super) token_seconds: f64,
 }
@@ -100,7 +102,7 @@ impl Spent {
         Spent::so_far(own, &phases, places, outcome.generation.count)
     }
 
-    /// The cost of the session `own` with `places` texts up to now, after `passes` passes.
+    /// The cost of the session `own` with `places` texts up to now, after `passes` passes through the model.
     pub(super) fn so_far(own: Own, phases: &Phases, places: usize, passes: usize) -> Self {
         let Own { number, session, prompt_tokens } = own;
         Spent { number, ..Spent::new(&[phases], 0, session, false, [places, prompt_tokens, passes]) }

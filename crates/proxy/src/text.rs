@@ -78,7 +78,7 @@ impl Growing {
         self.reason.is_some() || !self.heard()
     }
 
-    /// Sends `text`, in which stops are not looked for.
+    /// Appends `text` and sends it, without looking for stops in it.
     pub(super) fn begin(&mut self, text: &str) {
         self.text.push_str(text);
         self.tell(self.text.len());
@@ -122,7 +122,8 @@ impl Growing {
         }
     }
 
-    /// Number of bytes at the end of the text, after `from`, that may be the beginning of a stop.
+    /// Number of bytes at the end of the text that must not be sent yet, because they may be the beginning of a stop.
+    /// The bytes before `from` are sent already.
     fn held_back(&self, from: usize) -> usize {
         let text = &self.text.as_bytes()[from..];
         let of = |stop: &String| {
@@ -188,7 +189,7 @@ impl Text {
         self.echo && self.likeliest.is_some()
     }
 
-    /// Whether the server has nothing to do.
+    /// Whether the text needs no work of the server, because it has no tokens and needs no logits.
     pub(super) fn is_there(&self) -> bool {
         self.tokens == 0 && !self.scores()
     }

@@ -133,7 +133,8 @@ impl Worker {
         Ok(texts)
     }
 
-    /// The texts of a request that the model must read. Other texts are finished at once.
+    /// The texts of a request that the model must read. Texts without work for the model are finished at once. A
+    /// request that is wrong is refused and has no texts here.
     fn taken(&self, who: usize, asked: Completion, out: &Out) -> Vec<Text> {
         let texts = match self.texts(who, asked, out) {
             Ok(texts) => texts,
@@ -147,7 +148,7 @@ impl Worker {
         texts
     }
 
-    /// The texts of the next waiting request, if it is not a conversation.
+    /// Takes the next waiting request, if it is not a conversation. Returns its texts that the model must read.
     fn arrived(&mut self) -> Option<Vec<Text>> {
         if self.next.is_empty() {
             self.next.extend(self.jobs.try_iter());
@@ -180,7 +181,8 @@ impl Worker {
         }
     }
 
-    /// Answers texts of one kind, as many at once as may share a pass. If one way is refused, another is tried.
+    /// Answers texts of one kind, as many at once as may share a pass. If the server refuses a kind of session,
+    /// another kind is tried, or half of the texts at a time.
     fn read(&mut self, mut texts: Vec<Text>) {
         let mut way = Way::of(&texts, self.sessions.talks);
         loop {

@@ -239,8 +239,8 @@ impl Client {
         Ok(session)
     }
 
-    /// A link to the server, which has proved a trusted key and lets this client in. The key is `None` without
-    /// encryption.
+    /// Connects to the server, and waits until it lets this client in. A server that proves no trusted key is an
+    /// error. Returns the link and what the server has proved; that is `None` without encryption.
     fn link(&self, address: &str, watch: &mut Watch) -> Result<(Box<dyn Link>, Option<Proved>), Error> {
         let Some(identity) = self.proof.identity()? else {
             let mut link = self.patiently(address, watch, |options| tcp::connect(address, options))?;
@@ -267,7 +267,8 @@ impl Client {
         Ok((Box::new(link), Some(Proved { key, trust })))
     }
 
-    /// Connects. Tells `watch` after [`SOON`] that the client still tries.
+    /// Calls `connect`. If the server cannot be reached within [`SOON`], tells `watch` so and calls `connect` again
+    /// for the rest of the time.
     fn patiently<L>(
         &self,
         address: &str,

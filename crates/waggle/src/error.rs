@@ -41,16 +41,16 @@ pub enum Error {
     /// The processes that multiply together failed.
     #[error(transparent)]
     Spread(#[from] waggle_spread::SpreadError),
-    /// A server whose key is not trusted.
+    /// The server's key is not trusted.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// A model that cannot be found.
+    /// A name stands for no model that can be used.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Options that contradict each other.
+    /// Options cannot be used, for example because they contradict each other.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// Words that make no prompt.
+    /// The input makes no prompt.
     #[error(transparent)]
     Prompt(#[from] PromptError),
     /// An image cannot be read, or a model's preparation of images is not supported.
@@ -59,7 +59,7 @@ pub enum Error {
     /// A conversation failed. After [`ChatError::Refused`] the conversation goes on.
     #[error(transparent)]
     Chat(#[from] ChatError),
-    /// A client that a server did not serve to the end.
+    /// A server did not serve a client to the end.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// A file cannot be read or written.
@@ -73,7 +73,7 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
-    /// A bug.
+    /// A thread panicked, which is a bug.
     #[error("the session panicked")]
     Panicked,
 }
@@ -104,10 +104,10 @@ pub enum TrustError {
     /// No directory for keys is known.
     #[error("no place for keys: set WAGGLE_HOME or HOME")]
     NoHome,
-    /// A server that ended the connection before it proved a key.
+    /// The server ended the connection before it proved a key.
     #[error("{0}; perhaps the server runs in plaintext, or has too many connections from this address")]
     NoAnswer(#[source] waggle_net::NetError),
-    /// A server that nobody has vouched for.
+    /// Nobody has vouched for the server.
     #[error("the server at {address} is not known here; it proves the key {key}, which its owner can confirm")]
     Unknown {
         /// The server's address.
@@ -115,7 +115,7 @@ pub enum TrustError {
         /// The key that the server showed.
         key: PublicKey,
     },
-    /// A known server with another key.
+    /// The server at a known address shows another key than the known one.
     #[error(
         "THE KEY OF THE SERVER AT {address} HAS CHANGED: it was {known} (in {}) and is {key}; somebody may pretend to be it. \
          Trust the new key only if its owner says that it is new",
@@ -131,7 +131,7 @@ pub enum TrustError {
         /// The key that the server showed.
         key: PublicKey,
     },
-    /// Another server than the one asked for.
+    /// The server shows another key than the one asked for.
     #[error("the server at {address} has the key {key}, not {given}")]
     Other {
         /// The server's address.
@@ -147,7 +147,7 @@ pub enum TrustError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// No such model.
+    /// No model has this name.
     #[error(
         "`{}` is neither a directory nor a bundled model ({}) nor a published shape ({}){}",
         .0,
@@ -156,25 +156,25 @@ pub enum NameError {
         waggle_model::hints::of_name(.0)
     )]
     NoModel(String),
-    /// A shape where weights are needed.
+    /// The name stands for a shape, but weights are needed.
     #[error("`{0}` is a shape without weights, which can be planned and no more")]
     NoWeights(String),
-    /// A directory without a tokenizer.
+    /// The model has no tokenizer.
     #[error("`{0}` has no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor vocab.txt")]
     NoTokenizer(String),
-    /// A plaintext model with another shape than the server's.
+    /// The plaintext model for the comparison has another shape than the server's model.
     #[error("`{0}` has another shape than the server's model, so a check would compare different models")]
     CheckShape(String),
 }
 
-/// Options that contradict each other.
+/// Why options cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OptionsError {
     /// Logits are needed, but the session reveals none.
     #[error("the client learned tokens alone, and no logits")]
     NoLogits,
-    /// A helper whose key is not named, or a named key where nothing is encrypted.
+    /// The parties encrypt, but the helper's key is not named; or it is named, but nothing is encrypted.
     #[error("{}", match given {
         true => "nothing is encrypted, so the helper proves no key",
         false => "a helper is trusted by its key, and none is given",
@@ -183,49 +183,49 @@ pub enum OptionsError {
         /// Whether a key is named.
         given: bool,
     },
-    /// A text that is not the address of a server.
+    /// A text is not the address of a server.
     #[error("`{0}` is no address of a Waggle server: give HOST or HOST:PORT, without a scheme or a path")]
     NoAddress(String),
-    /// A helper of a session that prepares nothing.
+    /// A helper is named, but the session prepares nothing.
     #[error("a helper deals what is prepared, and this session prepares nothing")]
     HelperNeedsPreprocess,
-    /// A helper of parties in one process.
+    /// A helper is named, but both parties are in one process.
     #[error("parties in one process have no links to a helper")]
     HelperNeedsLinks,
-    /// A policy that needs to see values, between two parties.
+    /// The policy needs to see values, so two parties cannot run it.
     #[error("cache policy `{0}` works only in the clear, not between two parties")]
     ClearOnly(String),
-    /// Sampling options without sampling.
+    /// Options of sampling are given, but nothing is sampled.
     #[error("a share of probability and a seed are for sampling, which needs a temperature above 0")]
     NothingToSample,
-    /// Pools in one-phase sessions.
+    /// A pool is named, but the session has one phase.
     #[error("pools belong to sessions in two phases")]
     PoolNeedsPreprocess,
-    /// A pool where both parties are in one process.
+    /// A pool is named, but both parties are in one process.
     #[error("a pool is filled and spent with a server, not within one process")]
     PoolNeedsServer,
-    /// A link within one process, for two processes.
+    /// A link within one process is chosen for two processes.
     #[error("two processes have no memory in common")]
     NoMemory,
-    /// A text that is not the level of a log.
+    /// A text is not the level of a log.
     #[error("there is no log level `{0}`: give off, error, warn, info, debug or trace")]
     Level(String),
-    /// A report whose session cannot be planned again, because of this option.
+    /// A report's session cannot be planned again, because of this option.
     #[error("its options cannot be planned: {0}")]
     Unplannable(&'static str),
 }
 
-/// Words that make no prompt.
+/// Why an input makes no prompt.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PromptError {
-    /// A prompt in words for a model that knows none.
+    /// The prompt has words, but the model has no tokenizer.
     #[error("this model has no tokenizer: give the prompt as token ids")]
     NoTokenizer,
-    /// Two texts where one is read.
+    /// A pair of texts is given where one text is read.
     #[error("two texts need an encoder, which reads them together")]
     Pair,
-    /// A prompt with no mask or several, for a model that fills in one.
+    /// The model fills in one mask, but the prompt has none or several.
     #[error("the model gives the word in the place of one {mask}; the text has {count}")]
     Masks {
         /// The mask as the tokenizer writes it.
@@ -233,13 +233,13 @@ pub enum PromptError {
         /// Number of masks in the prompt.
         count: usize,
     },
-    /// A tokenizer that knows no mask, for a model that fills in one.
+    /// The model fills in a mask, but its tokenizer knows none.
     #[error("the model gives the word in the place of a mask, and its tokenizer has none")]
     NoMask,
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     Empty,
-    /// A model that writes texts, where a class is asked for.
+    /// A class is asked for, but the model writes texts.
     #[error("the model writes texts, and gives no class")]
     NoClass,
     /// One of several inputs is refused.
@@ -250,7 +250,7 @@ pub enum PromptError {
         /// Why the input is refused.
         source: Box<Error>,
     },
-    /// A prompt longer than all lengths it may be padded to.
+    /// The prompt is longer than all lengths to which it may be padded.
     #[error("the prompt has {tokens} tokens, and the longest length that it may be padded to is {longest}")]
     NoLength {
         /// Tokens of the prompt.
@@ -258,10 +258,10 @@ pub enum PromptError {
         /// The longest padded prompt.
         longest: usize,
     },
-    /// A file that is no text.
+    /// The file is not UTF-8 text.
     #[error("{}: not UTF-8", .0.display())]
     NotUtf8(PathBuf),
-    /// A JSON file that is no list of texts.
+    /// The JSON file is not a list of texts.
     #[error("{}: not a list of texts: {what}", path.display())]
     NotTexts {
         /// The file.
@@ -269,17 +269,17 @@ pub enum PromptError {
         /// The fault.
         what: String,
     },
-    /// A line in a file of inputs that is not an input.
+    /// A line in a file of inputs is not an input.
     #[error("{}: line {line}: {what}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Number of the input or the line, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// The fault.
         what: String,
     },
-    /// An option that serves one session, for inputs that need several.
+    /// The option is for one session, but the inputs need several.
     #[error("{option} is for one session, and these {inputs} inputs take {sessions}")]
     Batches {
         /// The option.
@@ -298,10 +298,10 @@ pub enum ChatError {
     /// The model has no tokenizer, so no conversation is possible.
     #[error("a conversation needs a tokenizer, and the server's model has none")]
     NoTokenizer,
-    /// A model that writes no texts.
+    /// The model writes no texts.
     #[error("the server's model gives classes of texts or images, and writes none")]
     Encoder,
-    /// A turn that did not begin. Nothing has happened, and the conversation goes on.
+    /// The turn did not begin. Nothing has happened, and the conversation goes on.
     #[error(transparent)]
     Refused(Box<Refusal>),
     /// A session failed; the conversation is kept.
@@ -360,21 +360,21 @@ pub enum Refusal {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A client whose key is not on the list.
+    /// The client's key is not on the list.
     #[error("{advice}")]
     Stranger {
-        /// Its key.
+        /// The client's key.
         key: PublicKey,
-        /// Advice on letting it in.
+        /// Advice on letting the client in.
         advice: String,
     },
-    /// A client for which there is no place.
+    /// There is no place for the client.
     #[error(transparent)]
     Full(#[from] Full),
-    /// A client that waited and left.
+    /// The client left while it waited.
     #[error("the client left the queue")]
     Left,
-    /// A session that took longer than this number of seconds.
+    /// The session took longer than this number of seconds.
     #[error("the session took longer than {0} s")]
     TooLong(f64),
     /// A session failed.
@@ -396,9 +396,9 @@ pub enum ServeError {
     /// A process that multiplies for rank 0 failed.
     #[error("rank {rank} on {host}")]
     Rank {
-        /// Its rank.
+        /// The rank of the process.
         rank: usize,
-        /// Its machine.
+        /// The machine of the process.
         host: String,
         /// The process's error.
         source: Box<Error>,
@@ -412,7 +412,7 @@ pub enum Full {
     /// The queue is full. It has this number of clients.
     #[error("this server is busy: {0} clients wait already")]
     Queue(usize),
-    /// The key has as many sessions as it may have, waiting ones included.
+    /// The key has this number of sessions, as many as it may have, waiting ones included.
     #[error("this key has {0} sessions here already")]
     Key(usize),
     /// The server finishes its running sessions and then ends.

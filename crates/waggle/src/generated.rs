@@ -29,9 +29,10 @@ pub struct Generated {
     pub(crate) outcome: Outcome,
     /// The prompt of all texts.
     prompt: party::Prompt,
-    /// The class's name or the mask's word for each token, where every token is an answer.
+    /// The name of the class or the word for the mask that each token stands for, if each token is an encoder's
+    /// answer.
     classes: Vec<Option<String>>,
-    /// Names of the classes, if the model finds each class by itself.
+    /// Names of the classes, if the model decides on each class separately.
     each: Vec<String>,
 }
 
@@ -42,14 +43,14 @@ pub struct Answer {
     pub class: Option<String>,
     /// The logits of all classes, or the score of a model with one; empty if the client learned the class alone.
     pub logits: Vec<f32>,
-    /// Names and probabilities of the classes, the likeliest first, if the model finds each class by itself and the
-    /// logits are known; otherwise empty.
+    /// Names and probabilities of the classes, the likeliest first, if the model decides on each class separately and
+    /// the logits are known; otherwise empty.
     pub each: Vec<(String, f32)>,
 }
 
 impl Answer {
-    /// The answer of a model with these logits. `each` has the names of the classes, if the model finds each class by
-    /// itself.
+    /// The answer of a model with these logits. `each` has the names of the classes, if the model decides on each
+    /// class separately.
     fn new(class: Option<String>, logits: Vec<f32>, each: &[String]) -> Self {
         let sigmoid = |logit: &f32| 1.0 / (1.0 + (-logit).exp());
         let mut each: Vec<_> = each.iter().map(|name| harmless(name)).zip(logits.iter().map(sigmoid)).collect();
@@ -67,7 +68,7 @@ impl Answer {
         (self.logits.len() > 1).then(|| 1.0 / sum)
     }
 
-    /// The score of a model that gives no class.
+    /// The score, if the model gives a single score and no class.
     pub fn score(&self) -> Option<f32> {
         if let ([score], true) = (&self.logits[..], self.each.is_empty()) { Some(*score) } else { None }
     }

@@ -16,7 +16,7 @@ pub fn on_text(mut text: impl FnMut(&str)) -> impl FnMut(Event<'_>) -> Flow {
     }
 }
 
-/// A function that hears a text beside the watcher.
+/// A function that gets a text in addition to the watcher.
 type Keep = Box<dyn Fn(&str)>;
 
 /// Turns the tokens of a generation into text: names of classes, words, or without a tokenizer ids with commas
@@ -71,7 +71,7 @@ impl<'a> Heard<'a> {
         }
     }
 
-    /// Ends the text. Returns the error for which it could not be shown, or the session's result `done`.
+    /// Ends the text. Returns the session's result `done`, or, if the text could not be shown, the error for it.
     pub(crate) fn finish<T>(mut self, done: Result<T, waggle_session::Error>) -> Result<T, Error> {
         let rest = match (self.failed.take(), self.stream.take()) {
             (Some(error), _) => Err(error),
@@ -83,7 +83,7 @@ impl<'a> Heard<'a> {
         Ok(done?)
     }
 
-    /// The text of the next token.
+    /// The text of the next token; `None` once the text cannot be shown any more.
     fn text(&mut self, token: u32) -> Option<String> {
         self.count += 1;
         if let Some(label) = self.labels.as_ref().and_then(|labels| labels.get(token as usize)) {
@@ -99,7 +99,8 @@ impl<'a> Heard<'a> {
         }
     }
 
-    /// Hands on `text`. The watcher does not hear it if the `flow` after its token has ended the text.
+    /// Hands on `text`, and returns the watcher's answer to it. `flow` is the watcher's answer to the token of this
+    /// text. If that ended the text, the watcher does not hear `text`, and `flow` is returned.
     fn tell(&mut self, text: &str, flow: Flow) -> Flow {
         if text.is_empty() {
             return flow;

@@ -1,4 +1,4 @@
-//! The helper of a session: its address, its key, and the way of a party to it.
+//! The helper of a session: its address, its key, and how a party connects to it.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use waggle_study::cost::Phases;
 use crate::error::OptionsError;
 use crate::{Error, Network, Proof};
 
-/// Text that stands for the key where nothing is encrypted.
+/// Text that stands for the helper's key where nothing is encrypted.
 const NO_KEY: &str = "plaintext";
 
 /// A third machine that deals prepared correlations to both parties. It sees shapes and lengths, but no value. It
 /// must not collude with either party.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Helper {
-    /// Its address.
+    /// The helper's address.
     pub address: String,
-    /// Its key; `None` without encryption.
+    /// The helper's key; `None` without encryption.
     pub key: Option<PublicKey>,
-    /// The correlations that it deals.
+    /// The correlations that the helper deals.
     pub deals: HelperDeals,
 }
 
@@ -37,12 +37,13 @@ impl Helper {
         Some(phases.deals()).filter(|deals| *deals != HelperDeals::Nothing).map(Helper::assumed)
     }
 
-    /// The text by which both parties state the same helper.
+    /// The text by which a party names this helper in its terms: the helper's key.
     pub(crate) fn name(&self) -> String {
         self.key.map_or_else(|| NO_KEY.into(), |key| key.to_string())
     }
 
-    /// The connection settings by which a party with `proof` reaches this helper.
+    /// The connection settings by which a party with `proof` reaches this helper. It is an error if only one of the
+    /// two has a key.
     pub(crate) fn way(&self, proof: &Proof, network: Network, timeout: Duration) -> Result<ToHelper, Error> {
         let identity = proof.identity()?;
         if identity.is_some() != self.key.is_some() {

@@ -142,9 +142,10 @@ impl ServerTrust {
         Ok(self.known.remember(&self.address, key)?)
     }
 
-    /// Compares the public model `met` of the server with `key` with the model that is remembered, and remembers it
-    /// at the first meeting. `accepted` says that the user has named this model: then a changed one is remembered
-    /// too. Returns whether its chat template is new.
+    /// Compares `met`, the public model of the server with `key`, with the model that is remembered for this server.
+    /// At the first meeting, `met` is remembered. A changed model is an error, unless `accepted` says that the user
+    /// has named this model; then it is remembered instead. Returns whether the server's chat template is new. This
+    /// party's own server may change its model freely.
     pub(crate) fn met(&mut self, key: PublicKey, met: &Fingerprint, accepted: bool) -> Result<bool, Error> {
         // A user's own server may change its model freely.
         if key == self.own {

@@ -10,8 +10,8 @@
 //! | [`Plan`] | what a session would send, from shapes alone |
 //! | [`Study`] | what cache policies cost in accuracy |
 //! | [`GlueStudy`] | how often an encoder is right |
-//! | [`register_policy`], [`register_activation`] | make names known that other crates bring |
-//! | [`engine`], [`mpcache`], [`model`], … | the crates that policies, activations and families are written over |
+//! | [`register_policy`], [`register_activation`] | add policies and activations of other crates by name |
+//! | [`engine`], [`mpcache`], [`model`], … | the crates on which policies, activations and families of models build |
 //!
 //! ```no_run
 //! use waggle::{Client, Request, on_text};

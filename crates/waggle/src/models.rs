@@ -40,7 +40,7 @@ fn log(name: &str, notes: &[String]) {
     }
 }
 
-/// The `tokenizer.json` at `path`. For a directory, one that is made from all its files.
+/// The `tokenizer.json` at `path`, or a tokenizer made from all files of the directory `path`.
 pub(crate) fn read_tokenizer(path: &Path) -> Result<Vec<u8>, Error> {
     if !path.is_dir() {
         return Ok(load(path)?);
@@ -65,7 +65,7 @@ pub struct Stated<'a> {
     pub parts: Parts,
     /// Rank of an assumed adapter of all matrices of the layers. A plan does not need its values.
     pub rank: usize,
-    /// The directory of a LoRA.
+    /// The directory of a LoRA, an adapter that is added to the model.
     pub adapter: Option<&'a Path>,
 }
 
@@ -98,7 +98,7 @@ pub fn public_model(name: &str, policy: &PolicySpec, stated: &Stated) -> Result<
     stated.of_shape(name, spec)
 }
 
-/// Bytes of the weights that a server of the model directory `name` maps; `None` if there are none.
+/// Bytes of the weights that a server of the model directory `name` maps; `None` if the directory has no weights.
 pub fn mapped_bytes(name: &str) -> Option<u64> {
     let files = std::fs::read_dir(name).ok()?.flatten();
     let weights = files.filter(|file| file.path().extension().is_some_and(|end| end == "safetensors"));

@@ -122,7 +122,7 @@ impl Plan {
     }
 
     /// [`Plan::run_with`] for a `model` that is read already. `mapped` returns the bytes of weights that the server
-    /// maps.
+    /// maps into memory.
     pub fn run_for(
         &self,
         model: &PublicModel,

@@ -132,7 +132,7 @@ pub(crate) fn each<A, B>(
 /// The forms in which tokenizers write a mask.
 const MASKS: [&str; 2] = ["[MASK]", "<mask>"];
 
-/// The place of the one mask in `ids`.
+/// The index of the one mask in `ids`. It is an error if there is no mask, or more than one.
 fn mask_of(ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<usize, Error> {
     let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
     let around = tokenizer.encode("")?;
@@ -151,7 +151,7 @@ fn mask_of(ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<usize, Error> {
     Err(PromptError::NoMask.into())
 }
 
-/// The tokens of `texts`, joined. Texts after the one that reaches `enough` tokens are left out.
+/// The token ids of `texts`, one text after another. Once there are `enough` ids, further texts are left out.
 pub fn ids_of(texts: &[String], tokenizer: Option<&Tokenizer>, enough: usize) -> Result<Vec<u32>, Error> {
     let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
     let mut ids = Vec::new();

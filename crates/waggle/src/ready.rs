@@ -19,7 +19,8 @@ use crate::summary::{Chosen, report};
 /// A request whose prompt is encoded for a model.
 pub(crate) struct Ready {
     request: Request,
-    /// The prompt without padding; for several texts, as the server sees them.
+    /// The prompt without padding. If there are several texts, it is the prompt as the server sees it, padding
+    /// included.
     plain: party::Prompt,
     whole: party::Prompt,
     /// The prompt of each text, without padding.
@@ -92,7 +93,7 @@ impl Ready {
         self.prompts.len()
     }
 
-    /// Lengths of the prompt and the text as the server sees them.
+    /// The lengths of prompt and text that the server sees, padding included.
     pub(crate) fn lengths(&self) -> Lengths {
         Lengths { prompt: self.whole.input().count, tokens: self.request.tokens }
     }
@@ -121,7 +122,8 @@ impl Ready {
         }
     }
 
-    /// Generates and reports. `chosen` are options to report beside the generation's own.
+    /// The result of a session that has ended with `outcome`, and its report. The report names the request's own
+    /// options and the options `chosen`.
     pub(crate) fn report(
         self,
         model: &party::PublicModel,

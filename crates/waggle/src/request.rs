@@ -110,7 +110,7 @@ impl Request {
         Ok(Request { prompt, ..self.clone() })
     }
 
-    /// The client's own reader of its input; `None` if the server's is asked for.
+    /// The client's own reader of its input; `None` if the request takes the server's tokenizer.
     pub(crate) fn reader(&self) -> Result<Option<Reader>, Error> {
         Ok(match &self.tokenizer {
             TokenizerOf::Server => None,
@@ -150,7 +150,8 @@ options! {
 }
 
 impl Sampling {
-    /// The sampler under `terms` of text number `at` of several, from 0. Its seed is larger by `at`.
+    /// The sampler under `terms` for text number `at` of several texts, from 0. Its seed is the seed of these options
+    /// plus `at`.
     pub fn sampler_of(&self, at: usize, terms: &party::Terms) -> Result<Sampler, Error> {
         Sampling { seed: self.seed.map(|seed| seed.wrapping_add(at as u64)), ..*self }.sampler(terms)
     }
@@ -196,7 +197,8 @@ impl FromStr for Pads {
 }
 
 impl Pads {
-    /// The length that a prompt of `tokens` tokens gets where the model has room for `room`.
+    /// The padded length of a prompt of `tokens` tokens, where the model has room for prompts of `room` tokens. It is
+    /// an error if all lengths are too short.
     pub fn of(&self, tokens: usize, room: usize) -> Result<usize, PromptError> {
         let (next, longest) = match self {
             // The model's room is public too.
@@ -210,7 +212,7 @@ impl Pads {
     }
 }
 
-/// Guesses of a pass by default.
+/// Default number of tokens that are guessed for each pass.
 const DEFAULT_GUESSES: usize = 4;
 
 const _: () = assert!(DEFAULT_GUESSES <= MAX_DRAFTED);

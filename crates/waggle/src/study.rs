@@ -138,7 +138,7 @@ impl GlueStudy {
     }
 }
 
-/// A function that any thread calls after each of `of` passes. It tells `watch`.
+/// Returns a function that tells `watch` that a pass is done. Any thread may call it, once for each of `of` passes.
 fn told(watch: &mut (impl FnMut(Event<'_>) -> Flow + Send), of: usize) -> impl Fn() + Sync {
     let watch = Mutex::new(watch);
     move || {

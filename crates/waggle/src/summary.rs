@@ -56,7 +56,7 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// The report of `draft`; `passes` are the tokens that each pass kept.
+/// The part of a report on the guesses of `draft`. `passes` are the numbers of tokens that each pass kept.
 fn drafted(draft: Drafts, passes: Vec<usize>) -> DraftReport {
     let tokens_per_pass = passes.iter().sum::<usize>() as f64 / passes.len().max(1) as f64;
     DraftReport { guesses: draft.tokens(), rate: draft.rate(), passes, tokens_per_pass }

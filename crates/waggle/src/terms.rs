@@ -56,7 +56,7 @@ options! {
     }
 }
 
-/// Key in a report of what the parties found out together.
+/// The key under which a report has what the parties found out together.
 const MET: &str = "met";
 
 /// Cores that a plan assumes of unknown machines.
@@ -107,7 +107,8 @@ impl Terms {
         })
     }
 
-    /// These terms for two parties of one user on this machine. They share its cores and need not ask each other.
+    /// These terms for two parties of one user on this machine. They share the machine's cores, and need not ask each
+    /// other about terms that are left open.
     pub fn together(&self, network: Network) -> Self {
         let link = self.plan_for.or(network.shape()).unwrap_or(LinkShape::MEMORY);
         let reveal = self.reveal.unwrap_or_default();
@@ -119,7 +120,7 @@ impl Terms {
         self.clone().plan_for(self.plan_for.or(pool))
     }
 
-    /// These terms, with cores, link and measurements of the session of `report` where the terms leave them open.
+    /// These terms, with what they leave open of cores, link and measurements taken from the session of `report`.
     ///
     /// # Errors
     /// As [`Terms::of_report`].
@@ -131,7 +132,8 @@ impl Terms {
         Ok(Terms { cores: self.cores.or(cores), plan_for: self.plan_for.or(plan_for), found, ..self })
     }
 
-    /// These terms with two phases, which pools need. Three parties have no pools.
+    /// These terms with two phases, which pools need. Terms that ask for one phase are refused, and so are those of
+    /// three parties, which have no pools.
     pub(crate) fn two_phases(&self) -> Result<Self, Error> {
         let passes = self.helper.as_ref().is_some_and(|helper| helper.deals == HelperDeals::Passes);
         match self.preprocess {

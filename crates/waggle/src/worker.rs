@@ -35,7 +35,7 @@ pub fn init_as(words: Vec<OsString>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs a tokenizer and does not return, if `called`, the program's first argument, says so.
+/// If the program's first argument `called` asks for a tokenizer's process, runs the tokenizer and ends the process.
 pub fn called(called: Option<&OsString>) {
     if called.is_some_and(|called| called == WORD) {
         let code = match run_worker() {
@@ -49,7 +49,7 @@ pub fn called(called: Option<&OsString>) {
     }
 }
 
-/// The command line that starts this program; one empty word if it is not known.
+/// The command line that starts this program. It is empty if the system does not tell the program's path.
 ///
 /// # Errors
 /// [`TokenizerError::Spawn`] if the program did not call [`init`] first.

@@ -101,7 +101,7 @@ impl BackgroundChat {
         lock(&self.state).transcript.clone()
     }
 
-    /// The answer of the thread; `None` if it has ended.
+    /// Sends `command` to the thread. Returns the thread's answer, or `None` if the thread has ended.
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Option<T> {
         let (answer, answered) = channel();
         // If the command cannot be sent, it is dropped with the sender in it, so `recv` fails.
@@ -109,7 +109,8 @@ impl BackgroundChat {
         answered.recv().ok()
     }
 
-    /// The error that ended the thread, if no call has returned it yet.
+    /// Waits until the thread has ended. Returns the error that ended it, if no call has returned that yet. If the
+    /// thread panicked, this call panics too.
     fn failure(&self) -> Option<Error> {
         let thread = lock(&self.thread).take();
         if let Some(Err(panic)) = thread.map(JoinHandle::join) {

@@ -56,7 +56,7 @@ impl Costs {
         self.conversation += 1;
     }
 
-    /// Books a finished turn with the answer `text`.
+    /// Adds a finished turn with the answer `text` to the session's costs, and returns the report of the turn.
     pub(crate) fn turn(&mut self, turn: Turn, text: String, check: Option<Check>) -> TurnReport {
         let Turn { prompt_tokens, generation, cost } = turn;
         let conversation = self.conversation;

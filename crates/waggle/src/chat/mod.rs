@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`script`] | the text of each turn, by the model's chat template or raw |
 //! | [`transcript`] | what was said, and where it is kept |
-//! | [`costs`] | what it took |
+//! | [`costs`] | the costs of its turns |
 //! | [`clear`] | the same conversation with a plaintext model |
 //! | [`background`] | a thread that keeps the session between turns |
 
@@ -40,8 +40,8 @@ use crate::reader::{harmless, log_unread};
 use crate::request::Sampling;
 use crate::{Client, Error, worker};
 
-/// Longest time for which a client sends nothing to a server that gives up after `silence`: a third of `silence`,
-/// within bounds.
+/// Longest time for which a client sends nothing to a server that gives up after `silence`: a third of `silence`, but
+/// at least 10 ms and at most 10 s.
 fn rest(silence: Duration) -> Duration {
     (silence / 3).clamp(Duration::from_millis(10), Duration::from_secs(10))
 }
@@ -215,7 +215,7 @@ impl Chat {
     }
 
     /// Makes correlations for the next turn, slice by slice, until `look` finds something. Returns `None` when all
-    /// correlations are made. `shown` is called after each slice with [`Chat::prepared`].
+    /// correlations are made. `shown` is called after each slice with the value of [`Chat::prepared`].
     ///
     /// # Errors
     /// The error that ends the session.
@@ -278,7 +278,7 @@ impl Chat {
         if self.session.positions().used > 0 { self.reset() } else { Ok(()) }
     }
 
-    /// Generates up to `tokens` tokens after the prompt `ids`, in a conversation that ends with these tokens.
+    /// Generates up to `tokens` tokens after the prompt `ids`, in a conversation of its own.
     pub fn complete(
         &mut self,
         ids: &[u32],
@@ -375,7 +375,8 @@ impl Chat {
         Ok(self.costs.turn(turn, text, check))
     }
 
-    /// The ids of `step`, after the last token `last` of the previous answer, which the model has not read yet.
+    /// The ids that `step` adds. `last` is the last token of the previous answer, which the model has not read yet.
+    /// If `last` ends a text and the template writes it once more, the second one is left out.
     fn ids(&self, step: &Step, last: Option<u32>) -> Result<Vec<u32>, Error> {
         let mut ids =
             if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };
@@ -424,7 +425,7 @@ fn refused(refusal: Refusal) -> Error {
     ChatError::Refused(Box::new(refusal)).into()
 }
 
-/// The note to a user whose chat template looks into words.
+/// The note to a user whose chat template would write words differently depending on what they are.
 pub const LOOKS: &str = "the chat template looks into words, to leave out the thoughts of earlier answers perhaps; it \
                          sees placeholders here, so all words stay as they are";
 

@@ -1,8 +1,8 @@
 //! The text of each turn.
 //!
-//! A chat template writes a whole conversation. The model has read most of the text, so it reads only the end by
-//! which the text grew. If a template changes earlier text (some leave out older thoughts), the model reads the whole
-//! text again.
+//! A chat template writes a whole conversation. The model has read most of the text, so it reads only what was added
+//! at the end. If a template changes earlier text (some leave out older thoughts), the model reads the whole text
+//! again.
 //!
 //! **A template never sees the words.** It comes from the server, and the number of tokens of a turn is public: a
 //! hostile template could write more or fewer of them, depending on what was said. So the template gets a random
@@ -23,8 +23,8 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) text: String,
-    /// Whether the tokenizer's tokens that begin a text belong before it. They do before the first raw text; a
-    /// template writes them itself.
+    /// Whether the tokenizer puts its tokens for the beginning of a text before `text`. It does so before the first
+    /// raw text; a template writes these tokens itself.
     pub(crate) begins: bool,
     /// Whether a template wrote the text.
     pub(crate) marked: bool,
@@ -45,7 +45,8 @@ pub(crate) struct Script {
     said: Vec<Words>,
     /// The text that the model has read, as the template wrote it, with placeholders.
     rendered: String,
-    /// For raw text: whether the model has read something, and whether the text ends at the end of a line.
+    /// For raw text: whether the model has read something. `ended` says whether what it has read ends with a line
+    /// end.
     begun: bool,
     ended: bool,
     mark: String,
@@ -53,7 +54,7 @@ pub(crate) struct Script {
     now: String,
 }
 
-/// Words that templates look for. They come from no conversation.
+/// Made-up words of the kinds that templates look for. They come from no conversation.
 const PROBES: [&str; 4] =
     ["<think>\na\n</think>\n\nb", "/no_think", "<|channel|>final<|message|>a", "[TOOL_CALLS] a"];
 
@@ -144,7 +145,8 @@ impl Script {
         format!("{}x{index}x", self.mark)
     }
 
-    /// The step by which the new messages `new` let the text grow to `rendered`.
+    /// The step for the new messages `new`. With them, the template writes the whole conversation as `rendered`. A
+    /// template that leaves out the last message or writes a message twice is refused.
     fn step(&self, new: Vec<Words>, rendered: String) -> Result<Step, Error> {
         let last = (self.said.len() + new.len()).saturating_sub(1);
         for index in 0..=last {
@@ -167,8 +169,8 @@ impl Script {
         Ok(Step { text, begins: false, marked: true, rewrites, new, rendered })
     }
 
-    /// Replaces the placeholders in `text` by words. A single pass does so, as words may look like placeholders.
-    /// `None` if a piece of a placeholder is left.
+    /// Replaces the placeholders in `text` by words. They are replaced in a single pass, because words may look like
+    /// placeholders. `None` if a piece of a placeholder is left.
     fn filled(&self, text: &str, all: &[Words]) -> Option<String> {
         let mut out = String::new();
         let mut rest = text;

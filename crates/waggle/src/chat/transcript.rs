@@ -125,8 +125,9 @@ impl Transcript {
         Ok(write_private(file, if readable { text(said) } else { lines(said) }.as_bytes())?)
     }
 
-    /// Keeps all words after `error` has ended the session: in the conversation's file, or without one in a new file
-    /// `waggle-chat-` with the time. Returns the error that names the file.
+    /// Writes all words to a file after `error` has ended the session: to the conversation's file or, without one, to
+    /// a new file `waggle-chat-TIME.jsonl`. Returns an error that names the file, or `error` itself if nothing was
+    /// said.
     pub fn keep_after(&self, error: Error) -> Error {
         let inner = self.inner();
         let said = inner.all();

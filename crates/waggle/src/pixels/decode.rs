@@ -41,7 +41,7 @@ pub(super) fn decode(path: &Path, bytes: &[u8]) -> Result<Pixels, ImageError> {
     }
 }
 
-/// Makes the error for the damaged file `path`.
+/// A function that turns a fault of the file `path` into the error for a damaged file.
 fn broken(path: &Path) -> impl Fn(&dyn ToString) -> ImageError {
     move |what| ImageError::Broken { path: path.into(), what: what.to_string() }
 }

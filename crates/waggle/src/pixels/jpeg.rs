@@ -57,7 +57,7 @@ fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
     Some(bytes[*at - 1])
 }
 
-/// What the headers read so far say.
+/// The image, as far as its headers and scans were read.
 #[derive(Default)]
 struct Image {
     progressive: bool,
@@ -75,7 +75,8 @@ struct Component {
     id: u8,
     /// Blocks of an MCU, across and down.
     sampling: [usize; 2],
-    /// For each block of all MCUs, the set of its coefficients that are not zero. Refining bits depend on it.
+    /// For each block of all MCUs, a bit for each of its coefficients that says whether the coefficient is not zero.
+    /// The codes of a scan that refines depend on these bits.
     nonzero: Vec<u64>,
     /// For each coefficient, the lowest bit that was sent.
     lowest: [u8; 64],
@@ -91,11 +92,11 @@ struct Codes {
 struct Scan {
     /// The scan's components by index, each with the numbers of its two tables.
     parts: Vec<(usize, [usize; 2])>,
-    /// The first and the last coefficient.
+    /// The first and the last coefficient of a block that the scan sends.
     band: [u32; 2],
     /// The lowest bit that the scan sends.
     lowest: u8,
-    /// Whether the scan sends that bit alone, of coefficients that were sent before.
+    /// Whether the scan sends the bit `lowest` alone, of coefficients whose higher bits were sent before.
     refines: bool,
 }
 
@@ -287,7 +288,8 @@ impl Bits<'_> {
         if k > 64 { Err(DAMAGED) } else { Ok(()) }
     }
 
-    /// Reads a band of a block for the first time. The next `run` blocks have no codes.
+    /// Reads the band of a block that no earlier scan sent, and notes its nonzero coefficients in `nonzero`. `run`
+    /// becomes the number of following blocks that have no codes.
     fn band(&mut self, table: Table, band: [u32; 2], nonzero: &mut u64, run: &mut u32) -> Result<(), &'static str> {
         if *run > 0 {
             *run -= 1;
@@ -313,7 +315,8 @@ impl Bits<'_> {
         Ok(())
     }
 
-    /// Reads one more bit of the nonzero coefficients of a band, and new coefficients.
+    /// Reads the band of a block that an earlier scan sent: one more bit of each nonzero coefficient, and
+    /// coefficients that become nonzero. `run` becomes the number of following blocks without new coefficients.
     fn refine(&mut self, table: Table, band: [u32; 2], nonzero: &mut u64, run: &mut u32) -> Result<(), &'static str> {
         let mut k = band[0];
         while *run == 0 && k <= band[1] {

@@ -18,14 +18,14 @@ use waggle_model::{CHANNELS, ImageShape};
 
 pub(crate) use decode::read_image;
 
-/// An image that cannot be read, or that the model cannot use.
+/// Why an image cannot be read, or cannot be used by the model.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// A file that is neither a PNG nor a JPEG.
+    /// The file is neither a PNG nor a JPEG.
     #[error("{}: neither a PNG nor a JPEG", .0.display())]
     Unknown(PathBuf),
-    /// An image whose header says that it is too large.
+    /// The header of the image says that it is too large.
     #[error(
         "{}: {width} x {height} pixels, and at most {MAX_SIDE} a side and {MAX_PIXELS} in all are read",
         path.display()
@@ -38,7 +38,7 @@ pub enum ImageError {
         /// Rows.
         height: u32,
     },
-    /// A file that is damaged.
+    /// The file is damaged.
     #[error("{}: {what}", path.display())]
     Broken {
         /// The file.
@@ -46,13 +46,13 @@ pub enum ImageError {
         /// The fault.
         what: String,
     },
-    /// A model without a `preprocessor_config.json`.
+    /// The model has no `preprocessor_config.json`.
     #[error("the model does not say how it reads images: its preprocessor_config.json is missing")]
     NoPreprocessor,
-    /// A `preprocessor_config.json` that is not a JSON object.
+    /// The `preprocessor_config.json` is not a JSON object.
     #[error("preprocessor_config.json is not a JSON object: {0}")]
     NotJson(String),
-    /// A setting that is not supported.
+    /// A setting is not supported.
     #[error("preprocessor_config.json: `{key}` = {value} is not supported ({why})")]
     Unsupported {
         /// The key.
@@ -62,7 +62,7 @@ pub enum ImageError {
         /// The supported values.
         why: String,
     },
-    /// An image of another size than the model's, where settings say not to resize.
+    /// The image has another size than the model's images, and the settings say not to resize it.
     #[error("the image has {width} x {height} pixels, the model reads {side} x {side}, and `do_resize` is false")]
     Size {
         /// Pixels of a row.
@@ -101,7 +101,7 @@ pub struct Preprocessor {
     normal: [(f32, f32); CHANNELS],
 }
 
-/// Names of processors that work as this module does.
+/// Names of image processors of Hugging Face that work as this module does.
 const KINDS: [&str; 4] =
     ["ViTImageProcessor", "ViTImageProcessorFast", "ViTImageProcessorPil", "ViTFeatureExtractor"];
 

@@ -8,7 +8,7 @@ use super::Pixels;
 /// Fractional bits of a filter's weights.
 const BITS: u32 = 32 - 8 - 2;
 
-/// The function by which a pixel weighs the pixels around it.
+/// The function by which the old pixels around a new pixel are weighed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filter {
     /// Lanczos's filter of three lobes.
@@ -19,7 +19,7 @@ pub(super) enum Filter {
 }
 
 impl Filter {
-    /// Width of the filter, in pixels on either side.
+    /// The distance from the middle of the filter, in pixels, from which on weights are zero.
     fn support(self) -> f64 {
         match self {
             Filter::Lanczos => 3.0,
@@ -41,8 +41,8 @@ impl Filter {
         }
     }
 
-    /// For each of `to` new pixels, the first of the `from` old pixels that it weighs, and the weights from that
-    /// pixel on.
+    /// For each of `to` new pixels: the index of the first of the `from` old pixels that count for it, and the
+    /// weights of the old pixels from there on, as fixed-point numbers.
     fn weights(self, from: u32, to: u32) -> Vec<(usize, Vec<i64>)> {
         let scale = f64::from(from) / f64::from(to);
         let wide = scale.max(1.0);

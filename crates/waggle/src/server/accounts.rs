@@ -31,9 +31,10 @@ type Accounts = BTreeMap<String, Account>;
 
 pub(super) struct Book {
     path: PathBuf,
-    /// Most positions that a key may have in all.
+    /// Most positions that a key may read or generate in all.
     limit: u64,
-    /// Serialises the threads of this process. A lock on a file beside the accounts serialises processes.
+    /// Lets one thread of this process at a time change the accounts. A lock on a file beside the accounts does the
+    /// same for several processes.
     turn: Mutex<()>,
 }
 

@@ -53,8 +53,8 @@ options! {
         max_pools: usize = 64,
         /// Most pools of all keys together in `pools`.
         max_pools_total: usize = 1024,
-        /// Most positions that a key may have, in all and across restarts. They are bounded because each position
-        /// tells about the weights.
+        /// Most positions that a key may read or generate, in all and across restarts. They are bounded because each
+        /// position tells about the weights.
         max_reveals: Reveals as impl Into<Reveals> = Reveals::OfModel,
         /// Whether a helper keeps separate halves of the weights for each client, 8 bytes a weight. One client and
         /// the helper then cannot use what another client has.
@@ -76,7 +76,8 @@ options! {
         handshake_timeout: Duration = Duration::from_secs(10),
         /// Most connections at once that have not proved a key.
         max_idle: usize = 256,
-        /// Most such connections from one address, in IPv6 from one network of 64 bits.
+        /// Most connections from one address that have not proved a key. In IPv6, a network of 64 bits counts as one
+        /// address.
         max_idle_per_address: usize = 32,
         /// Write the report of each session to this file. The last one stays.
         report: Option<PathBuf> as impl Into<Option<PathBuf>> = None,

@@ -53,7 +53,8 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a client with this key. [`Seat::wait`] returns when it is served.
+    /// Takes a place for a client with this key. [`Seat::wait`] returns when the client is served. A client is
+    /// refused if the queue is full, its key has too many sessions, or the server ends.
     pub(super) fn enter(self: &Arc<Self>, key: Option<&str>) -> Result<Seat, Full> {
         let mut state = self.state();
         if state.ending {

@@ -9,21 +9,21 @@ use std::{io, thread};
 
 use tracing::{debug, warn};
 
-/// Limits on idle connections.
+/// Limits on connections that have not proved a key: in all, and from one address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Idle {
     pub(super) all: usize,
     pub(super) per_address: usize,
 }
 
-/// The connections that are idle now.
+/// The connections that have not proved a key, which are called idle here.
 pub(super) struct Door {
     limits: Idle,
-    /// Idle connections by address; no entry is 0.
+    /// Number of idle connections from each address; no entry is 0.
     idle: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// The place of one idle connection, until it is dropped.
+/// Counts one idle connection, until this value is dropped.
 pub(super) struct Place {
     door: Arc<Door>,
     address: IpAddr,
@@ -51,8 +51,8 @@ impl Door {
     }
 
     /// Accepts connections until `over` returns true, and runs `visit` in a thread for each one that is let in.
-    /// `dropped` is called for each of the others. With `once` the server has one session, so a lasting error ends
-    /// it.
+    /// `dropped` is called for each of the others. With `once` the server has one session, so an error that lasts is
+    /// returned.
     ///
     /// # Errors
     /// With `once`, an error that concerns all later connections.

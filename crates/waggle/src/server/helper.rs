@@ -20,7 +20,7 @@ use crate::keys::Proof;
 use crate::options::options;
 use crate::{Error, Network};
 
-/// Interval of messages to a waiting party. There is none, as a helper has no queue.
+/// Interval of messages to a party that waits in a queue. A helper has no queue, so none is sent.
 const TICK: Duration = Duration::from_secs(1);
 
 options! {
@@ -30,7 +30,7 @@ options! {
         listen: String as impl Into<String> = "127.0.0.1:7412".into(),
         /// Slow this machine's messages down to those of a network.
         network: Network = Network::Loopback,
-        /// Give up on a party that is silent for this time, or whose peer does not come within it.
+        /// Give up on a party that is silent for this time, or whose peer does not connect within this time.
         timeout: Duration = Duration::from_secs(120),
         /// Most bytes of memory for the halves of weights that the helper keeps.
         max_weights: u64 = 8 << 30,
@@ -44,7 +44,8 @@ options! {
         handshake_timeout: Duration = Duration::from_secs(10),
         /// Most connections at once that have not proved a key.
         max_idle: usize = 256,
-        /// Most such connections from one address, in IPv6 from one network of 64 bits.
+        /// Most connections from one address that have not proved a key. In IPv6, a network of 64 bits counts as one
+        /// address.
         max_idle_per_address: usize = 32,
         /// Whether the helper ends after one session.
         once: bool = false,
@@ -66,7 +67,7 @@ struct Shared {
     config: HelperConfig,
     host: Host,
     pairing: Pairing,
-    /// Each party of a session has a seat.
+    /// The desk that admits sessions. Each of the two parties of a session takes a seat.
     desk: Arc<Desk>,
     watch: Arc<Watch>,
 }

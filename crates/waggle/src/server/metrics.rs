@@ -33,7 +33,7 @@ pub(super) enum End {
     Generated,
     /// The session filled a pool.
     Filled,
-    /// No key was proved: not TLS, or too slow.
+    /// The client proved no key: it did not speak TLS, or was too slow.
     Unproved,
     /// The client was refused: a stranger, a full queue, a quota, or a request beyond the limits.
     Refused,

@@ -11,7 +11,7 @@
 //! | [`visit`] | one connection in a thread of its own: TLS, admission, the session |
 //! | [`desk`] | who is served and who waits |
 //! | [`watch`] | time limits: closes a connection under its session |
-//! | [`accounts`] | what each key has had, kept across restarts |
+//! | [`accounts`] | the positions that each key has used, kept across restarts |
 //! | [`metrics`] | counters and their page |
 //! | [`signals`] | the end |
 //! | [`ranks`] | products spread over the ranks of mpirun |

@@ -38,12 +38,13 @@ impl Job {
         self.0.as_ref().is_some_and(|ranks| ranks.rank() > 0)
     }
 
-    /// The ranks that share products with this process.
+    /// The ranks that share products with this process; `None` outside mpirun.
     pub(super) fn spread(&self) -> Option<Arc<dyn Spread>> {
         self.0.clone().map(|ranks| Arc::new(ranks) as Arc<dyn Spread>)
     }
 
-    /// Checks that all ranks have the same model. `opened` is this rank's.
+    /// Checks that all ranks have the same model. `opened` is the model that this rank has opened. If opening failed,
+    /// the other ranks are told why.
     pub(super) fn meet(&self, opened: Result<ModelFiles, Error>) -> Result<ModelFiles, Error> {
         let Some(ranks) = &self.0 else { return opened };
         let digest = opened.and_then(|files| Ok((files.sampled_digest()?, files)));
@@ -102,7 +103,7 @@ impl Job {
     }
 }
 
-/// Whether a model could not be read because rank 0 has ended.
+/// Whether `error` means that a model could not be read because rank 0 has ended.
 fn rank_0_has_ended(error: &waggle_session::Error) -> bool {
     let waggle_session::Error::Model(waggle_model::Error::Engine(error)) = error else { return false };
     match error.backend::<waggle_protocols::Error>() {

@@ -47,8 +47,8 @@ impl Service {
         self.host.key().map(|key| key.to_string()) == peer.key
     }
 
-    /// The terms for a client. One with another key than the server's learns tokens alone, unless the server's terms
-    /// say otherwise.
+    /// The terms for a client. A client with another key than the server's learns tokens alone, unless the server's
+    /// terms say otherwise.
     pub(super) fn terms_for(&self, peer: &Peer) -> party::Terms {
         let of_key = if self.owns(peer) { Reveal::Logits } else { Reveal::Token };
         let reveal = self.config.terms.reveal.unwrap_or(of_key);
@@ -56,7 +56,7 @@ impl Service {
         party::Terms { reveal, open, ..self.terms.clone() }
     }
 
-    /// The accounts in which a client's positions are counted.
+    /// The accounts in which a client's positions are counted; `None` if this client's positions are not counted.
     pub(super) fn accounts_of(&self, peer: &Peer) -> Option<&Book> {
         let counted = self.config.max_reveals != Reveals::OfModel || !self.owns(peer);
         self.accounts.as_ref().filter(|_| counted)

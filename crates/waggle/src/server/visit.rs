@@ -174,7 +174,7 @@ fn let_in(server: &Service, key: Option<PublicKey>) -> Result<Seat, Error> {
     Ok(server.desk.enter(key.map(|key| key.to_string()).as_deref())?)
 }
 
-/// Tells the client why it is not served.
+/// Tells the client why it is not served, and returns `error`.
 fn turn_away(mut link: Tallied, error: Error) -> Error {
     let reason = match &error {
         Error::Serve(ServeError::Stranger { key, .. }) => Host::refusal(*key),
@@ -238,7 +238,8 @@ struct Watcher<'a> {
     peer: &'a Peer,
     /// The mark of an idle connection, while nothing runs on it.
     idle: Option<Idle>,
-    /// Positions that are charged. `shown` are those that have gone through the model.
+    /// Positions that were charged for this session. `shown` is the number of positions that have gone through the
+    /// model.
     charged: u64,
     shown: u64,
     /// Tokens that are generated so far.

@@ -1,5 +1,4 @@
-//! Closes connections while their sessions wait: at a connection's deadline, and when the server ends if the
-//! connection is idle.
+//! Closes connections while their sessions wait: each at its deadline and, when the server ends, the idle ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Shutdown, TcpStream};
