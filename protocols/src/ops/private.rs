@@ -42,7 +42,7 @@ const REQUEST: &str = "linear/request";
 const RESPONSE: &str = "linear/response";
 const MASKED: &str = "linear/masked";
 
-/// Bytes of a request during whose answer the server takes in the next one.
+/// While the server answers a request of at least this many bytes, it receives the next one.
 const AHEAD_BYTES: usize = 1 << 20;
 
 impl MaskedRow {
