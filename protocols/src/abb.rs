@@ -6,7 +6,7 @@
 //!
 //! # Words and widths
 //! A word is always stored modulo 2^64. An operation that takes a `width` w looks only at the low w bits of each
-//! share: narrowing is free. Its result is defined modulo 2^w (the bits above are arbitrary) unless it says
+//! share, so narrowing a word is free. Its result is defined modulo 2^w (the bits above are arbitrary) unless it says
 //! otherwise. "Signed w-bit value" is the representative in [-2^(w-1), 2^(w-1)).
 
 use std::any::Any;
@@ -51,14 +51,15 @@ pub trait Abb: 'static {
         result
     }
 
-    /// Tells the box that a layer of a model begins. A box that only books may book the layer by the cost of the
-    /// first layer of its class, and return the output that the first layer passed to [`end_layer`](Abb::end_layer).
+    /// Tells the box that a layer of a model begins. A box that only books costs may skip the layer: it books the
+    /// cost of the first layer of the same class, and returns the output that the first layer passed to
+    /// [`end_layer`](Abb::end_layer).
     fn begin_layer(&mut self, layer: &Layer<FixedWeight>) -> Result<Option<&dyn Any>, Error> {
         let _ = layer;
         Ok(None)
     }
 
-    /// Tells the box that the layer that began last is over, and gives its output.
+    /// Tells the box that the layer which began last has ended, and hands over the layer's output.
     fn end_layer(&mut self, output: Box<dyn Any + Send>) {
         let _ = output;
     }
@@ -70,7 +71,7 @@ pub trait Abb: 'static {
         input: O::Input<'_, Self::Form>,
     ) -> Result<O::Output<Self::Form>, Error>;
 
-    /// Words with public values: each entry is `value` of its index.
+    /// Words with public values. The entry at each index is `value` of this index.
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> Self::Words;
 
     /// Words that all have the public value `value`.
@@ -107,7 +108,7 @@ pub trait Abb: 'static {
         Ok(())
     }
 
-    /// The words, if the box sees its values: for studies in the clear.
+    /// The values of the words, if the box sees values, and `None` otherwise. For studies in the clear.
     fn visible(&self, x: &Self::Words) -> Option<ArrayD<u64>> {
         let _ = x;
         None

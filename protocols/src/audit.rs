@@ -1,9 +1,9 @@
-//! Watches what sessions open under masks, for tests: whether opened words are uniform, whether what one place opens
-//! next differs from what it opened before by uniform words, and whether a mask serves twice. Uniform words alone say
-//! little: two secrets under one mask both look uniform, and their difference does not.
+//! Watches what sessions open under masks, for tests: whether opened words are uniform, whether the words that one
+//! place opens differ by uniform words from those that it opened before, and whether a mask serves twice. Uniform
+//! words alone say little: two secrets under one mask both look uniform, and their difference does not.
 //!
-//! A mask is known by itself, not by where the stock believes that it stands. Its name is a part of what a party
-//! holds of it: the last 128 bits of masks that are opened side by side, or the first words of a unit of a
+//! A mask is known by itself, not by where the stock believes that it stands. The name of a mask is taken from a
+//! party's own words: the last 128 bits of masks that are opened side by side, or the first words of a unit of a
 //! correlation. Names are random, so one occurs twice only if its mask was handed out twice. Masks of fewer than
 //! [`NAME_BITS`] bits have no name.
 
@@ -16,22 +16,24 @@ use zeroize::Zeroizing;
 use crate::Error;
 use crate::words::mask;
 
-/// Highest bits of a word whose values are counted.
+/// How many of the highest bits of each word are looked at. The values that they take are counted.
 const BITS: u32 = 4;
 
 /// The fewest words that a cell of a chi-square test should expect.
 const LEAST: usize = 16;
 
-/// Positions of one place that are compared with what it opened before.
+/// Number of positions of a place, from its first on, whose words are compared with the words that were opened there
+/// before.
 const COMPARED: usize = 1 << 16;
 
-/// The most names of masks that are remembered. In a longer session, only names below a falling bound are.
+/// The most names of masks that are remembered. In a longer session, only names below a bound are remembered, and the
+/// bound falls.
 const REMEMBERED: usize = 1 << 18;
 
 /// The fewest bits of a name. Two of 2^20 names are equal by chance with a probability below 2^-56.
 const NAME_BITS: u32 = 96;
 
-/// The most words that name a unit.
+/// The most words from which the name of a unit is taken.
 const UNIT_WORDS: usize = 8;
 
 /// [`Audit::worst`] of a correct session exceeds this with a probability below 10^-15 for each place and statistic.
@@ -48,9 +50,9 @@ pub struct Audit(Arc<Mutex<Book>>);
 #[derive(Debug, Default)]
 struct Book {
     words: Counts,
-    /// Counts of every word less the word that its place opened before.
+    /// Counts of the differences between each opened word and the word that the same place opened before.
     differences: Counts,
-    /// The highest byte of the word opened last, by path and position.
+    /// The highest byte of the word that was opened last at each position of each path.
     last: HashMap<String, Vec<u8>>,
     /// The path where a mask served, by the name of the mask.
     spent: HashMap<u128, Arc<str>>,
@@ -58,23 +60,25 @@ struct Book {
     zeros: u32,
     reused: Option<String>,
     broken: Option<Broken>,
-    /// The words that the stock handed out first, by kind, for [`Broken::Units`].
+    /// For each kind, the words that the stock handed out first, for [`Broken::Units`].
     first: BTreeMap<String, Vec<u64>>,
 }
 
-/// A fault made on purpose, so that a test sees the audit notice it. Sessions then go on after a mask served twice.
+/// A fault made on purpose, so that a test can see that the audit notices it. A session with a fault goes on after a
+/// mask has served twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The stock hands out the units that it handed out first.
+    /// The stock hands out the first units again and again.
     Units,
-    /// A row that replaces one that was cut off takes the mask of that one.
+    /// A row that replaces a row that was cut off takes the mask of the old row.
     Slots,
 }
 
 static WATCHED: Mutex<Option<[Audit; 2]>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Runs `sessions` of this process under one audit for each party. Waits for other calls to end.
+/// Runs `sessions` of this process under two audits, one for each party. Waits until other calls of this function
+/// have ended.
 pub fn watch<T>(broken: Option<Broken>, sessions: impl FnOnce(&[Audit; 2]) -> T) -> T {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let audits = [(); 2].map(|()| Audit::breaking(broken));
@@ -104,7 +108,8 @@ impl Audit {
         self.book().broken == Some(what)
     }
 
-    /// Counts words opened under `path` at the positions from `start` on, of the widths `widths`, repeated.
+    /// Counts words that were opened under `path`, at the positions from `start` on. The widths of the words repeat
+    /// `widths`.
     pub(crate) fn note(&self, path: &str, start: usize, words: &[u64], widths: &[u32]) {
         let Book { words: counted, differences, last, .. } = &mut *self.book();
         let last = last.entry(path.to_owned()).or_default();
@@ -133,7 +138,7 @@ impl Audit {
         }
     }
 
-    /// Notes that this party's part of `masks` serves under `path`. The widths of the masks are `widths`, repeated.
+    /// Notes that this party's part of `masks` serves under `path`. The widths of the masks repeat `widths`.
     pub(crate) fn spend(
         &self,
         path: &str,
@@ -152,7 +157,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Notes that the stock hands out `words`, which are units of the correlation `kind`, of `width` words each.
+    /// Notes that the stock hands out `words`: units of the correlation `kind`, each of `width` words.
     pub(crate) fn hand_out(
         &self,
         kind: String,
@@ -182,13 +187,13 @@ impl Audit {
         self.book().reused.clone()
     }
 
-    /// Words noted.
+    /// Number of words noted.
     pub fn words(&self) -> usize {
         self.book().words.values().flatten().sum()
     }
 
-    /// The place whose words or differences are furthest from uniform, and their [`deviation`]. Small places count as
-    /// one.
+    /// The place whose words or differences are furthest from uniform, and the [`deviation`] there. Places with few
+    /// words count together as one place.
     pub fn worst(&self) -> (String, f64) {
         let book = self.book();
         let both = [worst(&book.words, "words"), worst(&book.differences, "differences")];

@@ -16,7 +16,7 @@ use crate::operation::Operation;
 use crate::reference::Reference;
 use crate::{DEFAULT_LINK, Error, Evaluation, Options};
 
-/// Exact operations on visible values: runs the reference of every operation.
+/// Computes exactly on visible values: runs the reference of every operation.
 ///
 /// A word is the value itself, sign-extended to 64 bits from the width of the operation that made it. Multiplications
 /// compute over the integers and refuse a result that is not a signed `width`-bit value. Truncations and comparisons
@@ -30,7 +30,8 @@ pub struct Clear {
 
 type W = ArrayD<u64>;
 
-/// The link by which a box in the clear makes the choices that the parties of two phases make.
+/// A link for the choices that depend on one. A box in the clear then makes the same choices as the parties of a
+/// two-phase session.
 const LINK_OF_REFERENCES: waggle_net::LinkShape =
     waggle_net::LinkShape { round_trip: Duration::from_millis(4), ..DEFAULT_LINK };
 

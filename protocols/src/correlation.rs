@@ -21,7 +21,7 @@ use crate::plans::Plans;
 use crate::session::Session;
 use crate::work::Kernel;
 
-/// A kind of correlation. Its fields say all that the words depend on, so equal kinds are interchangeable.
+/// A kind of correlation. Its words depend on nothing but its fields, so equal kinds are interchangeable.
 pub trait Correlation: Debug + Send + Sync + 'static {
     /// Name of the scope in which the offline phase books this kind.
     fn scope(&self) -> &'static str;
@@ -32,27 +32,27 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     /// The most units that are made at once under `options`, a bound on memory.
     fn batch(&self, options: &Options) -> usize;
 
-    /// Messages and OTs of [`make`](Correlation::make), all of them `offline`.
+    /// The messages and OTs that [`make`](Correlation::make) of `units` units takes, all of them `offline`.
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error>;
 
     /// Makes `units` units, at most a [`batch`](Correlation::batch), and returns their words, one unit after another.
     fn make(&self, session: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<Vec<u64>, Error>;
 
-    /// Does the part of the next [`make`](Correlation::make) of `units` units that needs no answer of the peer, if
-    /// there is such a part. Its messages are sent ahead ([`waggle_net::Channel::send_ahead`]).
+    /// Begins the next [`make`](Correlation::make), of `units` units: does what needs no answer of the peer, if there
+    /// is any such work. Its messages are sent ahead ([`waggle_net::Channel::send_ahead`]).
     fn begin(&self, session: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<(), Error> {
         let _ = (session, units, pipeline);
         Ok(())
     }
 
-    /// Words of both parties that a helper has in memory for a unit. `None` if no helper deals the kind, or if its
-    /// fields are out of range, as those of a kind from a peer may be.
+    /// Words of both parties that a helper has in memory for a unit. `None` if no helper deals the kind, or if a
+    /// field is out of range, which can happen for a kind that a peer sent.
     fn dealt_words(&self) -> Option<u64> {
         None
     }
 
     /// Deals `units` units; the helper and both parties run the same code ([`deal`](crate::deal)). Returns the
-    /// client's words and the server's, without those that are not known here.
+    /// client's words and the server's. Words that this machine does not know are left out.
     fn deal(&self, dealing: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let _ = (dealing, units);
         Err(Error::NotDealt { scope: self.scope() })
@@ -63,27 +63,27 @@ pub trait Correlation: Debug + Send + Sync + 'static {
         None
     }
 
-    /// This kind for the weight `name`, whose matrix has the same form. Every kind with a
-    /// [`weight`](Correlation::weight) has this method, too.
+    /// The same kind for another weight, `name`, whose matrix has the same form. A kind with a
+    /// [`weight`](Correlation::weight) must implement this method, too.
     fn for_weight(&self, name: &str) -> Option<CorrelationKind> {
         let _ = name;
         None
     }
 }
 
-/// What a batch of correlations is made with, and the batch that comes next.
+/// What one batch of correlations is made with, and which batch comes after it.
 #[derive(Default)]
 pub struct Pipeline<'a> {
     /// The server's matrix, if the kind depends on one.
     pub(crate) matrix: Option<&'a FixedMatrix>,
     /// The kind and the units of the next batch.
     pub(crate) next: Option<(&'a CorrelationKind, usize)>,
-    /// The product that the client requested ahead for this batch, and its random operand.
+    /// The product that the client already requested for this batch, and the product's random operand.
     pub(crate) asked: Option<(MatmulSpec, Vec<u64>)>,
 }
 
 impl Pipeline<'_> {
-    /// Begins the next batch, as far as that takes no answer of the peer and no data. A step that is about to wait
+    /// Begins the next batch: does what needs neither an answer of the peer nor data. A step that is about to wait
     /// for the peer calls this.
     pub(crate) fn look_ahead(&mut self, session: &mut Session) -> Result<(), Error> {
         match self.next.take() {
@@ -174,7 +174,8 @@ impl<C: Correlation + Ord> Keyed for C {
     }
 }
 
-/// Written as the name of the scope and the fields, as text: enough to tell kinds apart, not to make one again.
+/// A kind is written as text: the name of its scope and its fields. The text tells kinds apart, but no kind can be
+/// read back from it.
 impl Serialize for CorrelationKind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{}: {:?}", self.scope(), self.0))

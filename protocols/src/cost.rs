@@ -33,11 +33,11 @@ pub enum Step {
         /// Number of OTs.
         count: u64,
     },
-    /// The pool of OTs with the OT sender `sender` is refilled if it holds fewer than `count`.
+    /// The pool with the OT sender `sender` is refilled to `count` OTs if it holds fewer.
     Pooled {
         /// The party that holds both keys of every OT.
         sender: Role,
-        /// Number of OTs.
+        /// Number of OTs that the pool must hold.
         count: u64,
     },
     /// `holder` needs a key pair of `set`; its public key is sent once a session.
@@ -75,12 +75,12 @@ impl Step {
     }
 }
 
-/// Steps that are taken several times in a row.
+/// Steps that are repeated several times in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The steps of one time.
+    /// The steps of one repetition.
     pub steps: Vec<Step>,
-    /// Number of times that they are taken.
+    /// Number of repetitions.
     pub times: u64,
 }
 
@@ -129,7 +129,8 @@ impl Cost {
         self.push(Step::Key { holder, set })
     }
 
-    /// Adds the keys of `holder` that a plan over `set` needs: Galois keys too if it packs.
+    /// Adds the need for the keys of `holder` that a plan over `set` takes: the public key and, if the plan is
+    /// `packed`, the Galois keys.
     pub fn keys(self, holder: Role, set: ParamSet, packed: bool) -> Self {
         let cost = self.key(holder, set);
         if packed { cost.push(Step::GaloisKeys { holder, set }) } else { cost }
@@ -158,7 +159,7 @@ impl Cost {
         self
     }
 
-    /// This cost `times` times in a row.
+    /// This cost repeated `times` times.
     pub fn times(mut self, times: usize) -> Self {
         match (times, &mut self.runs[..]) {
             (0, _) => Cost::free(),
@@ -174,7 +175,8 @@ impl Cost {
         }
     }
 
-    /// The cost of `n` items in batches of `batch`. `cost` returns the cost of one batch of a given size.
+    /// The cost of `n` items that are treated in batches of `batch`. `cost` returns the cost of a batch of the size
+    /// that it is passed.
     pub(crate) fn in_batches<E>(
         n: usize,
         batch: usize,
@@ -254,7 +256,7 @@ impl Cost {
         })
     }
 
-    /// Whether the first of its messages and work belongs to a correlation.
+    /// Whether this cost begins with a message or with work that belongs to a correlation.
     pub fn starts_offline(&self) -> bool {
         let flags = self.runs.iter().flat_map(|run| &run.steps).filter_map(|step| match *step {
             Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) => {
@@ -265,8 +267,8 @@ impl Cost {
         flags.take(1).any(|offline| offline)
     }
 
-    /// The number of flows of this cost alone, online and offline. A flow is a maximal run of messages in one
-    /// direction.
+    /// The number of flows if this cost is taken alone, online and offline together. A flow is a maximal run of
+    /// messages in one direction.
     pub fn flows(&self) -> u64 {
         let (mut flows, mut last) = (0, None);
         for Run { steps, times } in &self.runs {

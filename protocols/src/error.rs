@@ -16,7 +16,7 @@ pub enum Error {
     /// A kind of correlation that no helper deals.
     #[error("no helper deals correlations of `{scope}`")]
     NotDealt {
-        /// The scope of the kind.
+        /// The scope in which the kind is booked.
         scope: &'static str,
     },
     /// A cause that any engine may have.
@@ -37,7 +37,7 @@ pub enum Error {
     /// The options of the session name a helper, but the session has no link to one.
     #[error("the correlations of this session come from a helper, who is not there")]
     NoHelper,
-    /// A product with a weight of which this party or the helper has no half.
+    /// A product with a weight for which this party or the helper has no half of the matrix.
     #[error("no half of `{weight}` is there")]
     NoHalf {
         /// Published name of the matrix.
@@ -49,7 +49,7 @@ pub enum Error {
     /// The helper of the session failed, or the link to the helper.
     #[error("the helper: {0}")]
     Helper(Box<Error>),
-    /// Another process, which has columns of the matrices, cannot multiply by them.
+    /// Another process that has some columns of the matrices cannot multiply by them.
     #[error(transparent)]
     Spread(Box<dyn std::error::Error + Send + Sync>),
     /// A weight is too large for the fixed-point format.
@@ -62,7 +62,7 @@ pub enum Error {
         /// Largest magnitude that fits.
         limit: f32,
     },
-    /// A number of fractional bits that no weight has.
+    /// A number of fractional bits was announced that no weight can have.
     #[error("a weight with {got} fractional bits, expected {low}..={high}")]
     Scale {
         /// Fewest fractional bits.
@@ -72,7 +72,7 @@ pub enum Error {
         /// Fractional bits that were announced.
         got: u32,
     },
-    /// The peer announces another number of fractional bits than this party's values of the weight have.
+    /// The peer announced another number of fractional bits for a weight than this party's values of it have.
     #[error("`{tensor}` has {own} fractional bits here, and {announced} at the peer")]
     OtherScale {
         /// Name of the weight.
@@ -187,7 +187,7 @@ impl From<waggle_engine::Error> for Error {
     }
 }
 
-/// Rescales a range error of words with `frac` fractional bits to the numbers that the words stand for.
+/// For words with `frac` fractional bits: restates a range error in the numbers that the words stand for.
 pub(crate) fn of_words(frac: u32) -> impl Fn(Error) -> Error {
     let unit = f64::from(frac).exp2();
     move |error| match error {

@@ -33,7 +33,7 @@ const PRODUCT_WIDTH: u32 = 56;
 /// Bits of the ring of sums of squares: they are below 2^(SQUARES_WIDTH - 2 - 2 FRAC) = 2^20.
 const SQUARES_WIDTH: u32 = 58;
 
-/// Brings a sum of squares back to an activation.
+/// The truncation that brings a sum of squares back to an activation.
 const SQUARES_ROUNDING: Truncation = Truncation { width: SQUARES_WIDTH, shift: FRAC, out: 64 };
 
 /// Bits of the ring of products of shared matrices: entries are below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512
@@ -44,11 +44,11 @@ const MATMUL_WIDTH: u32 = 44;
 /// `truncate`.
 const NARROW_FRAC: u32 = 15;
 
-/// Brings a product of matrices back to an activation.
+/// The truncation that brings a product of matrices back to an activation.
 const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
 
-/// [`MATMUL_ROUNDING`] for scores. The result keeps only the bits that are left, so nothing is sent. A softmax looks
-/// at no more bits.
+/// [`MATMUL_ROUNDING`] for scores. The result keeps only the bits of its ring that are left after the shift, so
+/// nothing is sent. A softmax looks at no other bits.
 const SCORES_ROUNDING: Truncation = Truncation { out: MATMUL_WIDTH - NARROW_FRAC, ..MATMUL_ROUNDING };
 
 const _: () = assert!(SCORES_ROUNDING.out >= MAX_WIDTH, "a softmax looks at so many bits");
@@ -75,7 +75,7 @@ pub(crate) fn ceiling(origin: Origin) -> Result<Ceiling, Error> {
     Ok(Ceiling::of_units(truncate::ceiling(how)))
 }
 
-/// The word of an activation.
+/// The word that stands for an activation.
 fn units(x: f32) -> u64 {
     (f64::from(x) * f64::from(1u32 << FRAC)).round() as i64 as u64
 }
@@ -116,9 +116,9 @@ impl Secure {
         self.abb.prepare(needs, matrix, progress)
     }
 
-    /// Prepares the continuation of a run, as [`Secure::prepare`] does. `needs` list what it takes beyond what is in
-    /// stock. `operands` are the operands of the run's caches. Masks for further products with them are made, too,
-    /// and replace any that are left.
+    /// Prepares the continuation of a run, as [`Secure::prepare`] prepares a run. `needs` list what the continuation
+    /// takes in addition to the stock. `operands` are the operands of the run's caches. Masks for further products
+    /// with these operands are made, too, and replace their masks that are left.
     ///
     /// Both parties call it with equal `needs`, after the same run.
     pub fn prepare_more<'a>(
@@ -145,7 +145,7 @@ impl Fixed {
         FixedPoint::over(Clear::new())
     }
 
-    /// The reference of engines whose options say `evaluation`.
+    /// An engine in the clear that makes the same approximations as engines whose options say `evaluation`.
     pub fn evaluating(evaluation: Evaluation) -> Self {
         FixedPoint::over(Clear::evaluating(evaluation))
     }
@@ -172,7 +172,7 @@ impl<B: Abb> FixedPoint<B> {
         self.abb.apply(Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 }, x)
     }
 
-    /// Truncates all `parts`, which are products of matrices, by `how` at once.
+    /// Truncates all `parts`, which are products of matrices, by `how`, with their messages sent together.
     fn rounded(&mut self, parts: Vec<B::Words>, how: Truncation) -> Result<Vec<B::Words>, Error> {
         if let [one] = &parts[..] {
             return Ok(vec![self.abb.apply(how, one).map_err(of_words(FRAC + NARROW_FRAC))?]);
@@ -190,7 +190,7 @@ impl<B: Abb> FixedPoint<B> {
         Ok(pieces.collect())
     }
 
-    /// x W + b with the fractional bits and in the ring of products with `weight`.
+    /// x W + b for the matrix W and the bias b of `weight`, with the fractional bits and in the ring of its products.
     fn product(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, Error> {
         let (shift, out) = (FRAC - weight.input_frac(), weight.width());
         let product = if shift == 0 {

@@ -2,16 +2,16 @@
 //!
 //! **Functionality.** The server's W = A + B modulo 2^w. The client has A, and the helper has B. Neither learns W.
 //!
-//! The server draws a secret ([`HalvesOwner`]), and from it a seed, from which the client expands A. The server sends
-//! B = W - A to the helper, once for all sessions with that seed. Then a row r of the client's and the shares of r W
-//! need no encryption ([`MaskedRow`]). The client keeps r and r A + t. The helper, who draws the same r and t, gives
-//! r B - t to the server.
+//! The server draws a secret ([`HalvesOwner`]). A seed follows from it, from which the client expands A. The server
+//! sends B = W - A to the helper, once for all sessions with that seed. Then the parties get shares of r W for a
+//! random row r of the client without encryption ([`MaskedRow`]). The client keeps r and r A + t. The helper, who
+//! draws the same r and t, gives r B - t to the server.
 //!
 //! **What each sees.** The helper sees B, which is uniform without the seed, and the [`name`](HalvesSeed::name) of
-//! the halves. The client sees A, which says nothing of W. **Together they know W.** So do two links to a helper if
-//! one of them can be taken for the server's: r B - t, r and t give B. So the server proves itself. Clients know the
-//! name, which is the hash of a proof that the server alone knows. A helper takes halves from a link, and uses them
-//! for it, only if the link shows the proof.
+//! the halves. The client sees A, which says nothing of W. **Together they know W.** A client that could pass for the
+//! server on a second link to the helper would know it, too, because r B - t, r and t give B. So the server proves
+//! itself. Clients know the name, which is the hash of a proof that the server alone knows. A helper takes halves
+//! from a link, and uses them for it, only if the link shows the proof.
 //!
 //! A is a stream of AES in counter mode for each matrix, ring and shape, under a key that follows from the seed.
 
@@ -56,7 +56,7 @@ impl HalvesOwner {
         HalvesOwner(secret)
     }
 
-    /// The secret for the halves of one client, whose key has the digest `key`.
+    /// The secret for the halves of one client. `key` is the digest of this client's key.
     pub fn of_client(&self, key: &[u8; 32]) -> Self {
         HalvesOwner(self.derive("waggle 2026 owner of a client's halves of weights", key))
     }
@@ -79,7 +79,7 @@ impl HalvesOwner {
     }
 }
 
-/// The name of the halves with this [`proof`](HalvesOwner::proof).
+/// The name of the halves that belong to this [`proof`](HalvesOwner::proof).
 pub fn name(proof: &[u8; 32]) -> [u8; 32] {
     blake3::derive_key("waggle 2026 name of halves of weights", proof)
 }
@@ -117,7 +117,7 @@ impl HalvesSeed {
         self.name
     }
 
-    /// The key of the words of A for `kind`, row by row, 8 bytes each.
+    /// The AES key from which the words of A for `kind` are expanded, row by row, 8 bytes each.
     fn key(&self, kind: &MaskedRow) -> Zeroizing<[u8; 16]> {
         let MaskedRow { weight, inputs, outputs, width, bits } = kind;
         let mut hasher = blake3::Hasher::new_derive_key("waggle 2026 half of a weight");
@@ -131,7 +131,7 @@ impl HalvesSeed {
         key
     }
 
-    /// Writes the rows of A from `first` on, as many as `out` takes.
+    /// Writes the rows of A from `first` on, as many as fit into `out`.
     fn expand(&self, kind: &MaskedRow, first: usize, out: &mut [u64]) {
         let key = self.key(kind);
         let start = first * kind.outputs;
@@ -163,7 +163,7 @@ impl HalvesSeed {
     }
 }
 
-/// The halves that a helper has of the weights of a server.
+/// The halves of a server's weights that a helper has.
 #[derive(Clone, Debug, Default)]
 pub struct Halves(BTreeMap<MaskedRow, Arc<Vec<u64>>>);
 
@@ -238,7 +238,7 @@ pub fn send(
     Ok(())
 }
 
-/// Puts W - A in the place of A, for the rows from `first` on.
+/// Subtracts in place: `a` holds the rows of A from `first` on, and then the same rows of W - A.
 fn subtract(matrix: &FixedMatrix, first: usize, outputs: usize, width: u32, a: &mut [u64]) {
     let rows = a.len() / outputs.max(1);
     let minus = |a: &mut u64, w: i32| *a = (i64::from(w) as u64).wrapping_sub(*a) & mask(width);
@@ -260,7 +260,7 @@ fn subtract(matrix: &FixedMatrix, first: usize, outputs: usize, width: u32, a: &
     }
 }
 
-/// Bytes of a message of `rows` rows.
+/// Bytes of a message that carries `rows` rows.
 fn piece_bytes(kind: &MaskedRow, rows: usize) -> usize {
     waggle_bits::packed_bytes(rows * kind.outputs, &[kind.width])
 }
@@ -270,19 +270,19 @@ pub fn sent_bytes(kind: &MaskedRow) -> u64 {
     pieces(kind).map(|rows| (piece_bytes(kind, rows) + HEADER_BYTES) as u64).sum()
 }
 
-/// Halves are booked as `setup`: they serve many sessions.
+/// Books what follows as `setup`, because halves serve many sessions.
 fn booked(ledger: &mut Ledger) {
     ledger.set_phase(Phase::Setup);
     ledger.enter(SCOPE);
 }
 
-/// Rows of each message.
+/// The number of rows in each message.
 fn pieces(kind: &MaskedRow) -> impl Iterator<Item = usize> + use<> {
     let (inputs, most) = (kind.inputs, (PIECE / kind.outputs.max(1)).max(1));
     (0..inputs).step_by(most).map(move |first| most.min(inputs - first))
 }
 
-/// The halves that are known at one place.
+/// The halves that one machine knows.
 #[derive(Clone, Copy)]
 pub(crate) enum Known<'h> {
     /// No halves.
@@ -294,10 +294,10 @@ pub(crate) enum Known<'h> {
 }
 
 impl Known<'_> {
-    /// X times the half of `kind` that is known here, modulo 2^w.
+    /// X times the half of `kind` that this machine knows, modulo 2^w.
     ///
     /// # Errors
-    /// [`Error::NoHalf`] if no half of `kind` is known here.
+    /// [`Error::NoHalf`] if it knows no half of `kind`.
     pub(crate) fn times(self, kind: &MaskedRow, x: &[u64]) -> Result<Vec<u64>, Error> {
         let missing = || Error::NoHalf { weight: kind.weight.clone() };
         let mut product = match self {
@@ -322,7 +322,7 @@ mod tests {
     use crate::local::PATIENCE;
     use waggle_net::{Role, memory_pair};
 
-    /// The helper's half of `kind`, as it arrives.
+    /// The helper's half of `kind`, as it arrives at the helper.
     fn sent(seed: &HalvesSeed, kind: &MaskedRow, matrix: &FixedMatrix) -> Halves {
         let (here, there) = memory_pair(PATIENCE);
         let (mut server, mut helper) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));

@@ -3,7 +3,8 @@
 use std::cell::LazyCell;
 use std::fmt;
 
-/// Positions in a vector, made when a box with values asks for the first time. A plan asks for their number alone.
+/// Positions in a vector. They are made when a box with values first asks for them. A plan asks only for their
+/// number.
 pub struct Indices<'a> {
     len: usize,
     list: LazyCell<Vec<usize>, Box<dyn FnOnce() -> Vec<usize> + 'a>>,
@@ -20,7 +21,7 @@ impl<'a> Indices<'a> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no positions.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -2,8 +2,9 @@
 //!
 //! Results are exact modulo 2^64, so every path agrees bit for bit. Tests check this.
 //!
-//! A word x is split as x = l + 2^32 h with l in [-2^31, 2^31). Then x w = l w + 2^32 h w modulo 2^64 takes one
-//! product of 32 by 32 bits, signed, and the low half of another; few processors have vectors of products of 64 bits.
+//! A word x is split as x = l + 2^32 h with l in [-2^31, 2^31). Then x w = l w + 2^32 h w modulo 2^64. This takes one
+//! signed product of 32 by 32 bits and the low half of another. Few processors have vector instructions for products
+//! of 64 bits.
 
 use std::sync::LazyLock;
 
@@ -15,16 +16,17 @@ use waggle_engine::Stored;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-/// Lines that are read at a time, where the entries of a line belong to different sums.
+/// Lines of a matrix that are read together, if the entries of a line belong to different sums.
 pub(super) const DEPTH: usize = 8;
 
-/// Kernels leave fewer entries than this at the end of a line.
+/// A kernel may leave entries at the end of a line to its caller: fewer than this.
 pub(super) const REST: usize = 16;
 
-/// Lines that are multiplied side by side, so that each word that is read serves all of them.
+/// Lines of a matrix that are multiplied side by side, so that each word that is read serves all of them.
 pub(super) const BESIDE: usize = 4;
 
-/// `$body`, compiled for the vector registers of each level, at that of the [`Family`] `$family`.
+/// Runs `$body`, which is compiled once for the vector registers of each level, in the version for the level of the
+/// [`Family`] `$family`.
 macro_rules! at_level {
     ($family:expr, |$($argument:ident: $type:ty),*| -> $result:ty $body:block) => {{
         #[cfg(target_arch = "x86_64")]
@@ -55,7 +57,7 @@ pub(crate) fn family() -> Family {
     *FAMILY
 }
 
-/// Adds `low[i] lines[i]` to `low_sums` and `high[i] lines[i]` to `high_sums`, modulo 2^32, for every line.
+/// For every line, adds `low[i] lines[i]` to `low_sums` and `high[i] lines[i]` to `high_sums`, modulo 2^32.
 pub(super) fn scale_lines(
     family: Family,
     low: &[i32; DEPTH],
@@ -85,7 +87,7 @@ pub(super) fn scale_lines(
     }
 }
 
-/// The inner products of the words (low, high) and of each line.
+/// For each line, the inner product of the words (low, high) and the line.
 pub(super) fn inner(family: Family, low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> [u64; BESIDE] {
     let (_, done): (Family, _) = (family, (0, [0u64; BESIDE]));
     #[cfg(target_arch = "x86_64")]
@@ -100,7 +102,7 @@ pub(super) fn inner(family: Family, low: &[i32], high: &[u32], lines: [&[i32]; B
     std::array::from_fn(|j| sums[j].wrapping_add(inner_portable(&low[done..], &high[done..], &lines[j][done..])))
 }
 
-/// The inner product of the words (low, high) and of `line` on any processor.
+/// The inner product of the words (low, high) and `line`, on any processor.
 pub(super) fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
     low.iter().zip(high).zip(line).fold(0, |sum: u64, ((low, high), w)| {
         let top = u64::from(high.wrapping_mul(*w as u32)) << 32;
@@ -108,8 +110,8 @@ pub(super) fn inner_portable(low: &[i32], high: &[u32], line: &[i32]) -> u64 {
     })
 }
 
-/// Multiplies the words (low, high) by the first entries of a line: all but fewer than [`REST`]. Returns the number
-/// of these entries and the inner product. None at levels without a kernel.
+/// Multiplies the words (low, high) by the first entries of a line and leaves fewer than [`REST`] at its end. Returns
+/// the number of entries used and the inner product, or `None` on processors without a kernel for this.
 pub(super) fn inner_stored(family: Family, low: &[i32], high: &[u32], line: &Stored) -> Option<(usize, u64)> {
     #[cfg(target_arch = "x86_64")]
     match family.level() {
@@ -123,8 +125,8 @@ pub(super) fn inner_stored(family: Family, low: &[i32], high: &[u32], line: &Sto
     None
 }
 
-/// Rounds the first entries of a line, and returns their number: all but fewer than [`REST`], or 0 at levels without
-/// a kernel.
+/// Rounds the first entries of a line and leaves fewer than [`REST`] at its end. Returns the number of entries
+/// rounded, which is 0 on processors without a kernel for this.
 pub(crate) fn round_stored(family: Family, line: &Stored, out: &mut [i32]) -> usize {
     #[cfg(target_arch = "x86_64")]
     match family.level() {
@@ -138,7 +140,8 @@ pub(crate) fn round_stored(family: Family, line: &Stored, out: &mut [i32]) -> us
     0
 }
 
-/// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`. AVX-512 has products of 64 bits.
+/// Adds the row `x` times the matrix Y to `out`. The rows of Y lie in `y`, `pitch` words apart, and the first begins
+/// at `at`. AVX-512 has products of 64 bits.
 pub(super) fn scale_words(family: Family, x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
     at_level!(family, |x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]| -> () {
         const ROWS: usize = 4;

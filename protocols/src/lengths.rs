@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::indices::Indices;
 
-/// The lengths of rows that lie one after another in a vector. They are a pattern that repeats, as the rows of all
-/// heads are alike. Also the number of rows of each length, on which a cost depends. Clones share both.
+/// The lengths of rows that lie one after another in a vector. They are a pattern that repeats, because the rows of
+/// all heads are alike. The number of rows of each length, on which costs depend, is kept with them. Clones share
+/// both.
 #[derive(Clone, Debug)]
 pub struct Lengths {
     pattern: Arc<[usize]>,
@@ -68,12 +69,12 @@ impl Lengths {
         })
     }
 
-    /// Every length n replaced by `of(n)`.
+    /// The lengths with every length n replaced by `of(n)`.
     pub fn map(&self, of: impl Fn(usize) -> usize) -> Self {
         Lengths::repeated(self.pattern.iter().map(|&n| of(n)).collect::<Vec<_>>(), self.times)
     }
 
-    /// The lengths of all rows, `times` times in a row.
+    /// The lengths of all rows, repeated `times` times.
     pub fn times(self, times: usize) -> Self {
         Lengths::repeated(self.pattern, self.times * times)
     }
@@ -128,7 +129,7 @@ impl Counts {
         Counts(counts.into())
     }
 
-    /// Puts [`Counts::divided`] into `counts`.
+    /// Puts the counts of [`Counts::divided`] into `counts`, in the place of what it held.
     pub(crate) fn divide_into(&self, by: usize, counts: &mut Vec<(usize, usize)>) {
         counts.clear();
         for (n, rows) in self.iter() {

@@ -37,9 +37,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Two connected parties with a session each. Keys and pools are kept from one [`Pair::run`] to the next.
 pub struct Pair {
-    /// The client and the server.
+    /// The parties: the client, then the server.
     parties: [TwoParty; 2],
-    /// The network that is imitated between each pair of machines. Without one, they share memory alone.
+    /// The network that is imitated between each two machines. If there is none, they only share memory.
     network: Option<LinkShape>,
 }
 

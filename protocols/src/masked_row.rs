@@ -1,8 +1,9 @@
-//! Products with a weight: the name that all machines give to them.
+//! Products with a weight, by a name that is the same on all machines.
 
 use serde::{Deserialize, Serialize};
 
-/// Shares of r W for the client's random row r. Unit: a row. The client keeps r beside its share.
+/// Shares of r W for a random row r of the client and the matrix W of a weight. Unit: a row. The client keeps r next
+/// to its share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MaskedRow {

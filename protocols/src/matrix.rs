@@ -17,7 +17,7 @@ use crate::spread::Spread;
 /// Entries of a weight in fixed point are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
 
-/// The largest entry, as a number.
+/// The largest magnitude of an entry, as a floating-point number.
 pub(crate) const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
 
 /// The largest number below 1/2. Adding 1/2 itself would round this number up to 1.
@@ -33,7 +33,8 @@ pub struct FixedMatrix {
     entries: Entries,
     /// The cache that keeps the transforms of this matrix for products under encryption, and the matrix's key there.
     kept: Option<(Arc<WeightCache>, u64)>,
-    /// The processes that multiply by this matrix together with this one, and the number by which they know it.
+    /// The processes that multiply by this matrix together with this one, and the number by which they know the
+    /// matrix.
     spread: Option<(Arc<dyn Spread>, usize)>,
 }
 
@@ -41,7 +42,7 @@ pub struct FixedMatrix {
 enum Entries {
     /// The integers, row by row.
     Integers(Arc<[i32]>),
-    /// round(w 2^frac).
+    /// The entries are round(w 2^frac) for the published numbers w.
     Rounded { numbers: Arc<dyn MatrixSource>, frac: u32 },
 }
 
@@ -53,7 +54,7 @@ impl FixedMatrix {
         Self::bounded(numbers, frac, WEIGHT_BITS)
     }
 
-    /// [`FixedMatrix::rounded`] with entries below 2^`bits`, at most [`WEIGHT_BITS`].
+    /// [`FixedMatrix::rounded`] with entries below 2^`bits` in magnitude. `bits` is at most [`WEIGHT_BITS`].
     pub(crate) fn bounded(numbers: Arc<dyn MatrixSource>, frac: u32, bits: u32) -> Self {
         assert!(bits <= WEIGHT_BITS, "{bits} bits of a weight");
         let (inputs, outputs) = numbers.shape();
@@ -90,7 +91,7 @@ impl FixedMatrix {
         FixedMatrix { spread: Some((spread, number)), ..self }
     }
 
-    /// The processes that share the products of this matrix, and the number by which they know it.
+    /// The processes that share the products of this matrix, and the number by which they know the matrix.
     pub(crate) fn spread(&self) -> Option<(&Arc<dyn Spread>, usize)> {
         self.spread.as_ref().map(|(spread, number)| (spread, *number))
     }
@@ -111,7 +112,7 @@ impl FixedMatrix {
         (self.inputs, self.outputs)
     }
 
-    /// Whether a line is a row or a column: its entries are read together.
+    /// Whether a line is a row or a column. The entries of a line are read together.
     pub fn order(&self) -> Order {
         match &self.entries {
             Entries::Integers(_) => Order::Rows,
@@ -119,7 +120,7 @@ impl FixedMatrix {
         }
     }
 
-    /// Number of lines, and of the entries of each.
+    /// The number of lines, and the number of entries of a line.
     pub fn lines(&self) -> (usize, usize) {
         match self.order() {
             Order::Rows => (self.inputs, self.outputs),
@@ -144,15 +145,15 @@ impl FixedMatrix {
         }
     }
 
-    /// Announces that `count` entries of `line`, from `from` on, are read soon ([`MatrixSource::fetch`]).
+    /// Announces that `count` entries of `line`, from `from` on, will soon be read ([`MatrixSource::fetch`]).
     pub(crate) fn fetch(&self, line: usize, from: usize, count: usize) {
         if let Entries::Rounded { numbers, .. } = &self.entries {
             numbers.fetch(line, from, count);
         }
     }
 
-    /// `count` entries of `line`, from `from` on, as they are stored ([`MatrixSource::stored`]). They are rounded
-    /// after all factors.
+    /// `count` entries of `line`, from `from` on, in the form in which they are stored ([`MatrixSource::stored`]).
+    /// Rounding comes after all factors of the form.
     pub(crate) fn stored(&self, line: usize, from: usize, count: usize) -> Option<Stored<'_>> {
         let Entries::Rounded { numbers, frac } = &self.entries else { return None };
         let stored = numbers.stored(line, from, count)?;
@@ -207,8 +208,8 @@ impl waggle_he::Entries for FixedMatrix {
     }
 }
 
-/// Replaces the bits of every number w in `numbers` by round(w unit) for a power of two `unit`, halves away from
-/// zero. Magnitudes are at most `most` and at most [`MOST`].
+/// Reads every element of `numbers` as the bits of a number w and replaces it by round(w unit) for a power of two
+/// `unit`, halves away from zero. Magnitudes are at most `most` and at most [`MOST`].
 fn round(family: Family, numbers: &mut [i32], unit: f32, most: f32) {
     kernel::at_level!(family, |numbers: &mut [i32], unit: f32, most: f32| -> () {
         let most = most.min(MOST);
@@ -227,7 +228,7 @@ mod tests {
     use ndarray::Array2;
     use proptest::prelude::*;
 
-    /// As `quantise` says it.
+    /// round(w 2^frac), computed as the documentation of `quantise` says.
     fn naive(w: f32, frac: u32) -> i32 {
         (f64::from(w) * (1u64 << frac) as f64).round() as i32
     }

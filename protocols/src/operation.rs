@@ -13,7 +13,8 @@
 //!     Clear:    operation.reference(...)
 //! ```
 //!
-//! So `operands` and `correlations` decide whether an operation is prepared. A plan follows the same steps.
+//! So `operands` and `correlations` decide whether an operation takes its prepared form. A plan follows the same
+//! steps.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -68,7 +69,7 @@ pub trait Operation {
         None
     }
 
-    /// The server's matrix on which its correlations depend.
+    /// The server's matrix, if the correlations depend on one.
     fn matrix(&self) -> Option<&FixedMatrix> {
         None
     }
@@ -142,12 +143,12 @@ macro_rules! entrywise {
 }
 pub(crate) use entrywise;
 
-/// The entries in row-major order.
+/// The entries of `x` in row-major order.
 pub fn flat<A: Clone>(x: &ArrayD<A>) -> Vec<A> {
     x.iter().cloned().collect()
 }
 
-/// Entries in row-major order as a tensor of `shape`, whose number of entries they have.
+/// A tensor of `shape` with `entries` in row-major order. `shape` must have as many entries.
 pub fn shaped<A>(shape: &[usize], entries: Vec<A>) -> ArrayD<A> {
     ArrayD::from_shape_vec(IxDyn(shape), entries).expect("as many entries as the shape says")
 }
@@ -157,7 +158,7 @@ pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
     shape.iter().copied().chain([n]).collect()
 }
 
-/// Imports that the file of an operation needs.
+/// The imports that a file with an operation needs.
 pub mod prelude {
     pub use ndarray::ArrayD;
     pub use waggle_net::Role;

@@ -58,12 +58,13 @@ pub use truncate::Truncation;
 /// so that keys and pads stay below some 100 MB.
 const BATCH_OTS: usize = 1 << 20;
 
-/// Items of a batch, if each uses `ots` OTs.
+/// The number of items in a batch, if each item uses `ots` OTs.
 fn batch_items(ots: usize) -> usize {
     (BATCH_OTS / ots.max(1)).max(1)
 }
 
-/// The cost of `n` items in batches of `batch`.
+/// The cost of `n` items in batches of up to `batch` items. `cost` returns the cost of a batch of the size that it is
+/// passed.
 fn batched_cost(n: usize, batch: usize, cost: impl Fn(usize) -> Cost) -> Cost {
     let Ok(total) = Cost::in_batches(n, batch, |size| Ok::<_, Infallible>(cost(size)));
     total

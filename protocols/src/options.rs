@@ -17,8 +17,9 @@ pub enum Evaluation {
     /// By transfers of table rows ([`crate::ops::lookup`]): no preparation, and the fewest rounds in total.
     #[default]
     Lookup,
-    /// By FSS keys where an activation has so many entries that keys take less time on the link
-    /// ([`Options::wire_time`]): half the bytes, and some twenty flows more. By look-up elsewhere.
+    /// By FSS keys for an activation with so many entries that keys take less time on the link
+    /// ([`Options::wire_time`]). There they take half the bytes and some twenty flows more than look-up. All other
+    /// functions are evaluated by look-up.
     Activations,
     /// By FSS keys on masked inputs ([`crate::ops::fss`]): a long preparation, then one masked word a value.
     Masked,
@@ -45,9 +46,10 @@ pub enum HelperDeals {
     Nothing,
     /// All correlations but products with weights.
     Words,
-    /// All correlations, products with weights included ([`crate::halves`]).
+    /// All correlations, including products with weights ([`crate::halves`]).
     Weights,
-    /// All correlations, pass by pass and right before their use: a session of three parties prepares nothing ahead.
+    /// All correlations, for each pass right before it uses them. A session of three parties then prepares nothing
+    /// ahead.
     Passes,
 }
 
@@ -63,8 +65,8 @@ impl HelperDeals {
     }
 }
 
-/// Cores of the two parties, each at least 1. The text form is `40`, or `2+64` for 2 cores of the client and 64 of
-/// the server.
+/// Numbers of cores of the two parties, each at least 1. The text form is `40` for 40 cores of each party, or `2+64`
+/// for 2 cores of the client and 64 of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
     /// Cores of the client.
@@ -77,18 +79,19 @@ pub struct Cores {
 pub const MAX_CORES: u32 = 65_536;
 
 impl Cores {
-    /// Both parties have `cores` cores.
+    /// Each party has `cores` cores.
     pub const fn each(cores: u32) -> Self {
         Cores { client: cores, server: cores }
     }
 
-    /// Both parties have the threads of this process, as two parties on one machine do.
+    /// Each party has as many cores as this process has threads, as for two parties on one machine.
     pub fn here() -> Self {
         Cores::each(u32::try_from(rayon::current_num_threads()).unwrap_or(MAX_CORES).clamp(1, MAX_CORES))
     }
 
-    /// The cores of the encrypting and of the evaluating party. Products without the server's weights go both ways at
-    /// once, at the pace of the party that has fewer cores.
+    /// The cores of the party that encrypts and of the party that evaluates. A product `with_weights` of the server
+    /// is encrypted by the client. Other products go both ways at once, at the pace of the party that has fewer
+    /// cores.
     pub(crate) fn for_product(self, with_weights: bool) -> [u32; 2] {
         if with_weights { [self.client, self.server] } else { [self.client.min(self.server); 2] }
     }
@@ -105,7 +108,7 @@ impl fmt::Display for Cores {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{text}` is no number of cores: give 1 to {MAX_CORES}, or the client's and the server's such as `2+64`")]
 pub struct ParseCoresError {
-    /// The text.
+    /// The text that was refused.
     pub text: String,
 }
 
@@ -124,7 +127,7 @@ impl FromStr for Cores {
 /// forms of a protocol, so it need not be exact. Both parties must have the same.
 const LEAF_NANOSECONDS: u64 = 5;
 
-/// Public choices of a session. Both parties state the same.
+/// Public choices of a session. Both parties must state the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Source of correlated OTs.
@@ -156,11 +159,11 @@ impl Default for Options {
     }
 }
 
-/// One phase over the ideal dealer of OTs, which sends nothing: for tests of all but the OTs.
+/// Options for tests of everything but the OTs: one phase, over the ideal dealer of OTs, which sends nothing.
 #[cfg(any(test, feature = "audit"))]
 pub const DEALER: Options = Options { ot: CotKind::Dealer, ..Options::DEFAULT };
 
-/// [`DEALER`] in two phases, over a link so slow that everything that can be prepared is prepared.
+/// Like [`DEALER`], but in two phases, over a link so slow that everything that can be prepared is prepared.
 #[cfg(any(test, feature = "audit"))]
 pub const TWO_PHASES: Options = Options {
     preprocess: true,
@@ -169,7 +172,7 @@ pub const TWO_PHASES: Options = Options {
 };
 
 impl Options {
-    /// One phase over a link of which nothing is known.
+    /// One phase, over the link that is assumed where none is stated.
     pub const DEFAULT: Options = Options {
         ot: CotKind::Silent,
         preprocess: false,
@@ -180,21 +183,20 @@ impl Options {
         helper: HelperDeals::Nothing,
     };
 
-    /// Evaluation of functions: in two phases by FSS keys, in one phase by look-up or keys.
+    /// How functions are evaluated: in two phases by FSS keys, and in one phase by look-up or by keys.
     pub fn evaluation(&self) -> Evaluation {
         if self.preprocess { Evaluation::Masked } else { Evaluation::Activations }
     }
 
-    /// The time that `cost` takes on the link: for its bytes, for the bytes by which its OTs are made, and for its
-    /// flows.
+    /// The time that `cost` takes on the link. It counts the bytes of `cost`, the bytes by which its OTs are made,
+    /// and its flows.
     pub fn wire_time(&self, cost: &Cost) -> Duration {
         let ots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
         let making = ots * self.ot.bits_per_ot() as u64 / 8;
         self.link.predict([cost.total_bytes(), making], cost.flows())
     }
 
-    /// Whether the session has two phases, and `flows` flows cost it more time than the expansion of `leaves` leaves
-    /// of keys.
+    /// Whether the session has two phases and `flows` flows take it more time than expanding `leaves` leaves of keys.
     pub fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
         let flows_take = u128::from(flows) * (self.link.round_trip / 2).as_nanos();
         self.preprocess && u128::from(LEAF_NANOSECONDS.saturating_mul(leaves)) < flows_take

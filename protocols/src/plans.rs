@@ -15,14 +15,14 @@ use crate::{Error, Options};
 pub struct Plans {
     options: Options,
     plan_options: PlanOptions,
-    /// The most words of masks of a cached operand that are made at once, a bound on memory.
+    /// The most words of masks of a cached operand that are made at once. This limits the memory.
     pub operand_batch: u64,
     /// Bits on the wire that one random correlated OT is assumed to cost when strategies are compared.
     pub(crate) cot_bits: usize,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     seeded: HashMap<MatmulSpec, Arc<SeededPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
-    /// Prices by the width of the words.
+    /// Prices of a tournament's rounds, by the width of the words.
     prices: HashMap<u32, RoundPrices>,
     rounds: HashMap<(Counts, u32), Arc<[usize]>>,
 }
@@ -30,16 +30,16 @@ pub struct Plans {
 /// Prices of a round of a tournament, in picoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct RoundPrices {
-    /// Price of a comparison.
+    /// Price of one comparison.
     pub(crate) pair: u128,
-    /// Prices of a selection by 1, 2, ... bits.
+    /// Prices of one selection by 1, 2, ... bits.
     pub(crate) item: Vec<u128>,
-    /// Price of the flows.
+    /// Price of the flows of a round.
     pub(crate) delay: u128,
 }
 
 impl Plans {
-    /// No plans yet, to be made under `options`.
+    /// An empty collection. Plans will be made under `options`.
     pub fn new(options: Options) -> Self {
         let plan_options = PlanOptions {
             bytes_per_second: options.link.bytes_per_second,
@@ -91,8 +91,8 @@ impl Plans {
         PlanOptions { cores: self.options.cores.for_product(with_weights(spec)), ..self.plan_options }
     }
 
-    /// The rounds of a tournament on words of `width` bits. The first time, `search` finds them by the `prices` of
-    /// rounds.
+    /// The rounds of a tournament on `rows` of words of `width` bits, as the sizes of their groups. The first time,
+    /// `search` finds them by the `prices` of rounds.
     pub(crate) fn rounds(
         &mut self,
         rows: &Counts,
@@ -110,7 +110,7 @@ impl Plans {
     }
 }
 
-/// The plan of `key`, made the first time.
+/// The plan of `key`, which `make` makes the first time.
 fn known<K: Eq + Hash, P>(
     plans: &mut HashMap<K, Arc<P>>,
     key: K,
@@ -122,8 +122,8 @@ fn known<K: Eq + Hash, P>(
     })
 }
 
-/// Products of shared matrices with dimensions from here on share a plan if these agree in the leading bits: a cache
-/// grows by a token at a time, and a search for each length would be slow.
+/// A dimension from here on is rounded up for the plan of a product of shared matrices, so that many dimensions share
+/// a plan: a cache grows by a token at a time, and a search for each length would be slow.
 const LONG: usize = 512;
 
 /// `spec` with long dimensions rounded up to four significant bits.

@@ -22,8 +22,8 @@ use crate::{Error, OperandId, Options};
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";
 
-/// The phase in which a job is booked while the ledger is in phase `current`. A helper that deals pass by pass makes
-/// nothing ahead, so its jobs stay in `current`.
+/// The phase in which a job is booked if the ledger is in phase `current` when it is made. A helper that deals pass
+/// by pass makes nothing ahead, so its jobs stay in `current`.
 pub fn phase(options: &Options, current: Phase) -> Phase {
     if options.helper == HelperDeals::Passes { current } else { Phase::Offline }
 }
@@ -31,26 +31,26 @@ pub fn phase(options: &Options, current: Phase) -> Phase {
 /// Progress of the offline phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Made {
-    /// Bytes that were exchanged, refills of the pools of OTs not included.
+    /// Bytes exchanged so far, without refills of the pools of OTs.
     pub bytes: u64,
-    /// Bytes of the whole phase.
+    /// Bytes that the whole phase exchanges, without such refills.
     pub all_bytes: u64,
-    /// The share of the work that is done, 0 to 1. The units of every kernel count at the rates of a machine of
-    /// reference. Bytes would tell less, because some correlations take much computation and few bytes.
+    /// The fraction of the work that is done, 0 to 1. Work is measured in seconds on a machine of reference. Bytes
+    /// would tell less, because some correlations take much computation and few bytes.
     pub work: f64,
 }
 
 /// A piece of the offline phase.
 pub enum Job<'a> {
-    /// Units of a kind of correlation.
+    /// A kind of correlation, and the number of its units to make.
     Units(&'a CorrelationKind, usize),
-    /// Masks of a cached operand.
+    /// A cached operand, and the products for which its masks are made.
     Operand(OperandId, &'a Events),
-    /// A refill of the pool of this OT sender to this number of OTs.
+    /// An OT sender whose pool is refilled, and the number of OTs to which it is refilled.
     Cots(Role, usize),
 }
 
-/// The demands for everything that a helper deals of `needs`, in the order in which both parties make it.
+/// The demands for everything in `needs` that a helper deals, in the order of the jobs at both parties.
 pub fn demands(needs: &Needs, plans: &Plans) -> Vec<Demand> {
     jobs(needs, plans.options()).iter().filter_map(|job| job.demand(plans)).collect()
 }
@@ -77,7 +77,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Ends the scope of this job in `ledger`. Its account in `phase` goes to the uses that `needs` list for the job.
+    /// Ends the scope of this job in `ledger`. What was booked in it in `phase` is divided among the uses that
+    /// `needs` list for the job.
     pub fn end(&self, needs: &Needs, phase: Phase, ledger: &mut Ledger) {
         let what = match self {
             Job::Units(kind, _) => Use::Units((*kind).clone()),
@@ -88,7 +89,7 @@ impl<'a> Job<'a> {
         ledger.leave();
     }
 
-    /// Whether a helper that deals what `helper` says deals this job.
+    /// Whether a helper deals this job if its part of the preparation is `helper`.
     fn is_dealt(&self, helper: HelperDeals) -> bool {
         match self {
             Job::Units(kind, _) if kind.weight().is_some() => helper.weights(),
@@ -98,7 +99,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The demand that a helper serves in the place of this job, if the session has a helper that can.
+    /// The demand for what this job makes, or `None` if no helper of the session deals it.
     pub(crate) fn demand(&self, plans: &Plans) -> Option<Demand> {
         match self {
             _ if !self.is_dealt(plans.options().helper) => None,
@@ -114,7 +115,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The kind and the number of units, if this job makes units.
+    /// The kind of correlation and the number of its units, if this job makes units.
     fn units(&self) -> Option<(&'a CorrelationKind, usize)> {
         match *self {
             Job::Units(kind, units) => Some((kind, units)),
@@ -122,7 +123,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Takes into the stock what the helper deals for `demand`, which is the demand of this job.
+    /// Receives from the helper what it deals for `demand`, the demand of this job, and puts it into the stock.
     fn take(&self, party: &mut TwoParty, demand: &Demand, phase: Phase) -> Result<(), Error> {
         let TwoParty { session, stock: Stock { queues, operands, spill }, helper } = party;
         let helper = helper.as_mut().ok_or(Error::NoHelper)?;
@@ -146,7 +147,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Makes this job with the peer. `pipeline` says what comes after it.
+    /// Makes this job with the peer. `pipeline` says which batch comes after it.
     fn make(
         &self,
         party: &mut TwoParty,
@@ -177,7 +178,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Seconds that this job of `cost` takes. The work of both parties counts: at most steps one of them waits.
+    /// Seconds that this job of `cost` takes. The work of both parties is added up, because at most steps one party
+    /// waits for the other.
     fn seconds(&self, rates: &Rates, cost: &Cost) -> f64 {
         // The number of OTs made at once depends on the contents of the pool.
         if let Job::Cots(_, count) = self {
@@ -205,7 +207,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Each piece of the offline phase in order, with its cost. Costs are `offline` and exclude refills of the OT pools.
+/// The jobs of the offline phase in order, each with its cost. Costs are `offline` and do not contain refills of the
+/// pools of OTs.
 pub fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Arc<Cost>)>, Error> {
     // The operands of all layers grow alike, so layers share a cost: that of a long prompt is large.
     let mut operands: Vec<(&Events, Arc<Cost>)> = Vec::new();
@@ -270,8 +273,8 @@ impl TwoParty {
         Ok(())
     }
 
-    /// Makes the masks in `needs` for further products with those of the `operands` that have had products already.
-    /// Operands are served in the order of their names, which is the same at both parties.
+    /// Makes the masks that `needs` list for further products with those of the `operands` that have had products
+    /// before. The operands are served in the order of their names, which is the same at both parties.
     pub fn prepare_more<'a>(
         &mut self,
         needs: &Needs,

@@ -12,14 +12,14 @@ use crate::words::signed;
 /// A word is the value itself, sign-extended to 64 bits from the width of the operation that made it.
 #[derive(Debug, Default)]
 pub struct Reference {
-    /// Scopes from the root to the operation at hand.
+    /// The path of the current operation: its scopes, from the root on.
     pub(crate) path: Vec<String>,
-    /// Permutations drawn so far. The number seeds the next one, so that runs are repeatable.
+    /// Number of permutations drawn so far. It seeds the next permutation, so that runs are repeatable.
     pub(crate) drawn: u64,
 }
 
 impl Reference {
-    /// The error for a value outside [`low`, `high`], found by the operation `step`.
+    /// The error for `value`, which the operation `step` finds outside [`low`, `high`].
     pub fn out_of_range(&self, step: &str, value: i128, low: i128, high: i128) -> Error {
         let path = self.path.iter().map(String::as_str).chain([step]).collect::<Vec<_>>().join("/");
         waggle_engine::Error::Range { path, value: value as f64, low: low as f64, high: high as f64 }.into()
@@ -39,10 +39,10 @@ impl Reference {
         Ok(x.mapv(|v| (signed(v, width) + half) >> shift))
     }
 
-    /// Exact values as words.
+    /// The values `exact` as words.
     ///
     /// # Errors
-    /// [`waggle_engine::Error::Range`] unless each is a signed `width`-bit value.
+    /// [`waggle_engine::Error::Range`] unless each value is a signed `width`-bit value.
     pub fn fitted(&self, step: &str, exact: ArrayD<i128>, width: u32) -> Result<ArrayD<u64>, Error> {
         let high = (1i128 << (width - 1)) - 1;
         match exact.iter().find(|&&v| v > high || v < -high - 1) {
@@ -117,7 +117,8 @@ pub(crate) fn integers(x: &ArrayD<u64>, width: u32) -> ArrayD<i64> {
     x.mapv(|v| signed(v, width))
 }
 
-/// A well mixed function of x and i. Shares of the same value differ from entry to entry, and runs are repeatable.
+/// A well mixed function of a value x and the number i of its entry. Equal values in different entries thus get
+/// different shares, and runs are repeatable.
 pub(crate) fn mixed(x: u64, i: usize) -> u64 {
     let z = (x ^ (i as u64).rotate_left(32)).wrapping_add(0x9E37_79B9_7F4A_7C15).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     (z ^ (z >> 29)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 20

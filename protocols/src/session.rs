@@ -30,7 +30,7 @@ pub struct Session {
     plans: Plans,
     rng: StdRng,
     options: Options,
-    /// Memory of finished trees of point functions, kept for the next trees.
+    /// Memory of the trees of finished point functions, kept for the next trees.
     pub(crate) room: Room,
     #[cfg(any(test, feature = "audit"))]
     pub(crate) audit: crate::audit::Audit,
@@ -41,12 +41,12 @@ pub struct Session {
 pub struct PeerKeys {
     public: Arc<PublicKey>,
     galois: Option<Arc<GaloisKeys>>,
-    /// The Galois keys as received, for other processes of this party.
+    /// The Galois keys in the bytes in which they were received, for other processes of this party.
     message: Option<Arc<[u8]>>,
 }
 
 impl PeerKeys {
-    /// The public key, for operations that pack nothing.
+    /// The public key, for operations that do not pack.
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
@@ -84,7 +84,8 @@ impl PeerKeys {
 }
 
 impl Session {
-    /// Sets up base OTs with the peer, which calls this with equal `options`. They are booked as `setup`.
+    /// A session over `channel`, with base OTs set up with the peer. The peer calls this with equal `options`. The
+    /// base OTs are booked as `setup`.
     pub fn new(mut channel: Channel, options: Options) -> Result<Self, Error> {
         let mut rng: StdRng = rand::make_rng();
         #[cfg(any(test, feature = "audit"))]
@@ -124,7 +125,7 @@ impl Session {
         }
     }
 
-    /// This party.
+    /// The role of this party.
     pub fn role(&self) -> Role {
         self.channel.role()
     }
@@ -134,7 +135,7 @@ impl Session {
         self.role() == Role::Server
     }
 
-    /// Words opened under masks so far.
+    /// The audit of the words that this session opens under masks.
     #[cfg(any(test, feature = "audit"))]
     pub fn audit(&self) -> &crate::audit::Audit {
         &self.audit
@@ -156,7 +157,7 @@ impl Session {
         &mut self.channel
     }
 
-    /// Sends the last message of this party's turn, for which the peer waits.
+    /// Sends `message`, the last one of this party's turn. The peer waits for it.
     pub fn deliver(&mut self, step: &'static str, message: Vec<u8>) -> Result<(), Error> {
         self.channel.send_owned(step, message)?;
         Ok(self.channel.flush(step)?)
@@ -182,7 +183,7 @@ impl Session {
         &mut self.plans
     }
 
-    /// Fills the pool with OT sender `sender` to at least `count`, booked as `offline`.
+    /// Refills the pool with OT sender `sender` to at least `count` OTs, booked as `offline`.
     pub fn reserve(&mut self, sender: Role, count: usize) -> Result<(), Error> {
         self.offline(|s| {
             if sender == s.channel.role() {
@@ -199,7 +200,7 @@ impl Session {
         self.booked(Phase::Offline, steps)
     }
 
-    /// This party's secret key of `set`, if the peer has its public part and, if `packed`, its Galois keys.
+    /// This party's secret key of `set`. `None` if the peer lacks its public key or, if `packed`, its Galois keys.
     pub(crate) fn known_key(&self, set: ParamSet, packed: bool) -> Option<Arc<SecretKey>> {
         self.own_keys.get(&set).filter(|_| !packed || self.own_galois.contains(&set)).cloned()
     }
@@ -215,8 +216,9 @@ impl Session {
         done
     }
 
-    /// This party's secret key of `set`. From now on the peer has its public part and, if `packed`, its Galois keys.
-    /// Both are sent when they are first needed, booked as `setup`. Meanwhile the peer calls [`Session::peer_keys`].
+    /// This party's secret key of `set`. After this call the peer has the public key and, if `packed`, the Galois
+    /// keys. Each is sent by the first call that needs it, booked as `setup`. Meanwhile the peer calls
+    /// [`Session::peer_keys`].
     pub fn own_key(&mut self, set: ParamSet, packed: bool) -> Result<Arc<SecretKey>, Error> {
         let secret = match self.own_keys.get(&set) {
             Some(secret) => secret.clone(),
@@ -256,7 +258,7 @@ impl Session {
         Ok(keys)
     }
 
-    /// The keys of both parties. Where they are sent, the client's go first.
+    /// This party's secret key and the peer's keys. If both parties have to send keys, the client goes first.
     pub fn both_keys(&mut self, set: ParamSet, packed: bool) -> Result<(Arc<SecretKey>, PeerKeys), Error> {
         if self.is_server() {
             let peer = self.peer_keys(set, packed)?;

@@ -1,18 +1,19 @@
 //! Queues of words that wait in a file.
 //!
 //! A stock holds everything that a run will take. Each word is touched twice: when it is made and when it is spent. A
-//! [`Queue`] therefore keeps only its ends in memory, a chunk each: what was put in last and what comes out next. The
-//! chunks in between lie in the stock's [`Spill`], a file without a name in the system's directory for temporary
-//! files. The file vanishes with the process, however that ends.
+//! [`Queue`] therefore keeps only its two ends in memory, up to a chunk each: the words that were put in last and
+//! those that come out next. The chunks in between lie in the stock's [`Spill`], a file without a name in the
+//! system's directory for temporary files. The file vanishes with the process, however that ends.
 //!
 //! The words are as secret as the session's memory. Each chunk is encrypted by AES-128 in counter mode under its own
 //! key, which is used for this chunk alone and forgotten when the chunk is read. The key and the BLAKE3 hash of the
 //! ciphertext stay in memory. So the file alone tells nothing, and someone who sees the memory later cannot read
 //! spent chunks. The hash makes sure that nothing but what was written is taken back.
 //!
-//! A chunk owns its place and gives it back after its key is wiped: when it was read, or when its queue is dropped.
-//! So the file is as long as the most chunks that waited at a time, and no key is left that would decrypt an
-//! overwritten chunk or its successor. A chunk that could not be read stays in its queue and keeps its place.
+//! A chunk owns its place in the file. It gives the place back once it was read or its queue is dropped, after its
+//! key is wiped. So the file is as long as the most chunks that waited at a time, and no key is left that would
+//! decrypt an overwritten chunk or its successor. A chunk that could not be read stays in its queue and keeps its
+//! place.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -59,7 +60,7 @@ pub enum StockError {
     /// The temporary file holds something other than what was written.
     #[error("the temporary file of prepared correlations was changed at byte {at}")]
     Changed {
-        /// Where the chunk begins.
+        /// Where the changed chunk begins in the file, in bytes.
         at: u64,
     },
 }
@@ -94,20 +95,20 @@ fn free_bytes(_: &Path) -> Option<u64> {
 pub(crate) struct Spill {
     file: Option<File>,
     places: Arc<Mutex<Places>>,
-    /// Encrypted chunks on their way to the file, at most [`GROUP`]. Kept, as fresh memory would cost as much as the
-    /// cipher.
+    /// A buffer for up to [`GROUP`] encrypted chunks on their way to the file. It is kept, because fresh memory would
+    /// cost as much time as the cipher.
     hidden: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Places {
-    /// Bytes of the file that have been given out.
+    /// The end of the part of the file that was ever given out, in bytes.
     end: u64,
-    /// Places of chunks that are gone.
+    /// Places that chunks have given back.
     free: BTreeSet<u64>,
 }
 
-/// The place of a chunk in the file, free again when the value is dropped.
+/// The place of a chunk in the file. It is free again when this value is dropped.
 struct Place {
     at: u64,
     places: Arc<Mutex<Places>>,
@@ -118,7 +119,7 @@ fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
 }
 
 impl Place {
-    /// The first free place, or one behind all others.
+    /// Takes the first free place, or a new one at the end.
     fn take(places: &Arc<Mutex<Places>>) -> Self {
         let mut held = lock(places);
         let at = held.free.pop_first().unwrap_or_else(|| {
@@ -137,7 +138,8 @@ impl Drop for Place {
 
 /// A chunk in the file: [`CHUNK_WORDS`] words.
 struct Chunk {
-    /// Boxed, so that moving leaves no copy. Fields are dropped in order: the key is wiped before the place is free.
+    /// The key of the chunk. It is boxed, so that moving it leaves no copy. Fields are dropped in order, so the key
+    /// is wiped before the place is free.
     key: Box<Zeroizing<[u8; 16]>>,
     /// Hash of the bytes in the file.
     hash: blake3::Hash,
@@ -145,7 +147,7 @@ struct Chunk {
 }
 
 impl Spill {
-    /// Writes whole chunks and hands them to `keep`.
+    /// Encrypts `words`, which make whole chunks, writes them to the file and hands each chunk to `keep`.
     fn write(&mut self, words: &[u64], mut keep: impl FnMut(Chunk)) -> Result<(), StockError> {
         debug_assert!(words.len().is_multiple_of(CHUNK_WORDS));
         let file = match &mut self.file {
@@ -177,7 +179,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Reads `chunks` into `words`, [`CHUNK_WORDS`] each. After an error the words must not be used.
+    /// Reads `chunks` into `words`, [`CHUNK_WORDS`] words each. After an error the words must not be used.
     fn read<'a>(&mut self, chunks: impl Iterator<Item = &'a Chunk>, words: &mut [u64]) -> Result<(), StockError> {
         let file = self.file.as_mut().expect("chunks were written to it");
         let mut read = Vec::with_capacity(words.len() / CHUNK_WORDS);
@@ -197,7 +199,7 @@ impl Spill {
     }
 }
 
-/// A key encrypts one chunk only, so the nonce may be the same for all.
+/// The cipher of a chunk. Its nonce is constant, because a key encrypts one chunk only.
 fn cipher(key: &[u8; 16]) -> Ctr64LE<Aes128Enc> {
     Ctr64LE::new(key.into(), &[0; 16].into())
 }
@@ -205,7 +207,7 @@ fn cipher(key: &[u8; 16]) -> Ctr64LE<Aes128Enc> {
 /// A queue of words, each of which comes out once. All calls must pass the spill of the same stock.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// The words that come out next, from index `gone` on.
+    /// The words that come out next. Those before index `gone` are out already.
     front: Zeroizing<Vec<u64>>,
     gone: usize,
     /// Chunks that come out after `front`.
@@ -245,8 +247,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the first `count` words, which are zeroized when dropped. The caller makes sure that the queue has that
-    /// many.
+    /// Takes the first `count` words, which are zeroized when dropped. The queue must have as many.
     pub(crate) fn take(&mut self, count: usize, spill: &mut Spill) -> Result<Zeroizing<Vec<u64>>, StockError> {
         assert!(count <= self.len, "{count} of {} words", self.len);
         // `out` never grows beyond this, because that would leave copies behind.
@@ -282,7 +283,7 @@ impl Queue {
         Ok(out)
     }
 
-    /// Hands all that is left to `sink`, a chunk at a time.
+    /// Hands all words that are left to `sink`, up to a chunk at a time.
     pub(crate) fn drain<E: From<StockError>>(
         mut self,
         spill: &mut Spill,
@@ -295,7 +296,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Appends `len` words that `source` fills in, a chunk at a time.
+    /// Appends `len` words, which `source` fills in, up to a chunk at a time.
     pub(crate) fn fill<E: From<StockError>>(
         &mut self,
         len: usize,
@@ -350,7 +351,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever is pushed, filled in, taken and dropped, words come out of each queue as they went in.
+        /// Words come out of each queue in the order in which they went in, however queues are filled, taken from and
+        /// dropped.
         #[test]
         fn words_come_out_as_they_went_in(steps in prop::collection::vec((0usize..3, 0..16, length()), 1..24)) {
             let mut spill = Spill::default();

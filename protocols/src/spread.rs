@@ -1,10 +1,10 @@
-//! Products with a matrix of which several processes have some columns each.
+//! Products with a matrix whose columns are divided among several processes.
 //!
 //! Products of integers ([`FixedMatrix::times`](crate::FixedMatrix::times)) are spread. The online phase takes no
 //! other products, and neither does the run in the clear before a model is served. Columns are independent and exact
-//! modulo 2^64, so the words are those of one process. Answers to a [`Prepared`] request are spread, too, and are
-//! those of one process, since each depends on its own columns. Products under encryption in one phase take place in
-//! one process.
+//! modulo 2^64, so the results are the same as with one process. Answers to a [`Prepared`] request are spread, too.
+//! They are also the same as with one process, since each depends on its own columns alone. Products under encryption
+//! in one phase take place in one process.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -15,15 +15,15 @@ use waggle_he::{HeError, MatmulShape, MatmulSpec, Packing, PlanOptions, Response
 
 use crate::{Error, FixedMatrix, PeerKeys};
 
-/// Numbers at the beginning of [`Prepared::to_bytes`].
+/// How many numbers [`Prepared::to_bytes`] begins with.
 const NUMBERS: usize = 11;
-/// Bytes of these numbers and of the seeds that follow them.
+/// Bytes of these numbers and of the seeds that come after them.
 const HEAD: usize = 8 * NUMBERS + ResponseSeeds::BYTES;
 
-/// X' W' modulo 2^64 for row-major X' and the columns W' of a matrix that this process has.
+/// A function from row-major X' to X' W' modulo 2^64, where W' are the columns of a matrix that this process has.
 pub type OwnProduct = Arc<dyn Fn(&[u64]) -> Vec<u64> + Send + Sync>;
 
-/// A client's request for products of a random operand with a matrix of the server, before anything is answered.
+/// A client's request for products of a random operand with a matrix of the server. Nothing of it is answered yet.
 pub struct Prepared {
     /// The plan of the products.
     pub plan: Arc<SeededPlan>,
@@ -38,7 +38,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The responses and shares of the packs of columns `packs`. No other column is read.
+    /// The responses, and the server's shares, for the packs of columns numbered `packs`. No other column is read.
     ///
     /// # Errors
     /// [`Error::He`] for a malformed request, the same for all packs.
@@ -98,35 +98,36 @@ impl Prepared {
 
 /// Processes that multiply by the same matrices together. Each has a range of the columns of every matrix.
 ///
-/// A matrix is known by its number, which counts the weights as they are loaded, in one order everywhere.
+/// A matrix is known by its number: the weights are numbered in the order in which they are loaded, which is the same
+/// in all processes.
 pub trait Spread: Debug + Send + Sync {
     /// The columns of this process, for a matrix with `outputs` of them.
     fn columns(&self, outputs: usize) -> Range<usize>;
 
-    /// The largest of the numbers `own` that all processes give, each for its columns of the next matrix. All
-    /// processes call this once a matrix.
+    /// The largest of the numbers `own` of all processes. Each process passes the number for its columns of the next
+    /// matrix, and calls this once for each matrix.
     ///
     /// # Errors
     /// [`Error::Spread`] if a process cannot answer.
     fn largest(&self, own: f32) -> Result<f32, Error>;
 
     /// X W modulo 2^64 for row-major X, with the matrix W of number `number` and of shape `shape` (inputs, outputs).
-    /// `own` multiplies by the columns of W that this process has, for any number of rows.
+    /// `own` multiplies rows, any number of them, by the columns of W that this process has.
     ///
     /// # Errors
     /// [`Error::Spread`] if a process cannot answer.
     fn times(&self, number: usize, shape: (usize, usize), own: OwnProduct, x: &[u64]) -> Result<Vec<u64>, Error>;
 
-    /// The answer to the request `product` for the matrix of number `number`, and the server's share: the bytes and
-    /// words of one process with the same seeds.
+    /// The answer to the request `product` for the matrix of number `number`, and the server's share. Both are the
+    /// same as if one process computed them with the same seeds.
     ///
     /// # Errors
     /// Errors of [`Prepared::respond`], and [`Error::Spread`] if a process cannot answer.
     fn respond(&self, number: usize, product: Prepared) -> Result<Split, Error>;
 }
 
-/// The largest magnitude of `matrix`, of which every process reads its columns. If the columns of this process hold a
-/// number that is not finite, it is returned at once, and the other processes are not asked.
+/// The largest magnitude of `matrix`. Every process looks at its own columns. If the columns of this process hold a
+/// number that is not finite, this number is returned at once, without asking the other processes.
 pub(crate) fn largest_of_all(spread: &dyn Spread, matrix: &Arc<dyn MatrixSource>) -> Result<f32, Error> {
     let own = ColumnRange::new(matrix.clone(), spread.columns(matrix.shape().1));
     let own = largest(&own);

@@ -10,14 +10,14 @@ use crate::Error;
 use crate::kernel::{BESIDE, DEPTH, REST, family, inner, inner_portable, inner_stored, scale_lines, scale_words};
 use crate::matrix::FixedMatrix;
 
-/// The fewest and the most columns of a task, where a line is a row. With more, the sums would not stay near the
+/// If a line is a row: the fewest and the most columns of a task. With more columns, the sums would not stay near the
 /// processor.
 const STRIP: (usize, usize) = (512, 4096);
 
-/// Entries of a line that are read at a time, where a line is a column.
+/// If a line is a column: entries of a line that are read at a time.
 const PIECE: usize = 2048;
 
-/// Columns of a task, where a line is a column.
+/// If a line is a column: columns of a task.
 const COLUMNS: usize = 64;
 
 impl FixedMatrix {
@@ -118,8 +118,8 @@ fn times_matrix_on(family: Family, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
     }
 }
 
-/// The product of one row with a line of `w` that is read, rounded and multiplied at once. None if no kernel reads
-/// the form in which the line is stored.
+/// The product of the row `x` with line number `line` of `w`, which is read, rounded and multiplied at once. `None`
+/// if no kernel reads the form in which the line is stored.
 fn line_product(family: Family, x: &Halves, w: &FixedMatrix, line: usize) -> Option<u64> {
     let (low, high) = (&x.low[..], &x.high[..]);
     let stored = w.stored(line, 0, low.len())?;
@@ -144,15 +144,15 @@ fn times_words_on(family: Family, x: &[u64], y: &[u64], inputs: usize, outputs: 
     })
 }
 
-/// Columns of a task. Long pieces of rows are read fastest, but every thread needs some.
+/// Number of columns of a task. Long pieces of rows are read fastest, but every thread needs a task.
 fn strip(rows: usize, outputs: usize) -> usize {
     let (least, most) = STRIP;
     let width = outputs.div_ceil(rayon::current_num_threads()).next_multiple_of(64);
     width.clamp(least, least.max(most / rows.max(1)))
 }
 
-/// Rows of `outputs` sums from tasks of `width` columns each. `fill` gets a task's first column, its number of
-/// columns and its sums.
+/// A matrix of `rows` rows of `outputs` sums each, made by tasks of `width` columns. `fill` gets a task's first
+/// column, its number of columns and its sums.
 fn strips(rows: usize, outputs: usize, width: usize, fill: impl Fn(usize, usize, &mut [u64]) + Sync) -> Vec<u64> {
     let columns = |start: usize| width.min(outputs - start);
     let filled = (0..outputs).into_par_iter().step_by(width).map(|start| {
@@ -225,7 +225,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bits say: tiny numbers, large ones, infinities and NaN.
+        /// Products with a line as it is stored are equal to products with the entries read from it, for any bits:
+        /// tiny numbers, large ones, infinities and NaN.
         #[test]
         fn a_line_as_it_is_stored_is_as_it_is_read(
             bits in prop::collection::vec(any::<u16>(), 1..140),

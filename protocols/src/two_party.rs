@@ -30,8 +30,8 @@ impl TwoParty {
         &mut self.session
     }
 
-    /// The link to the helper, if the options of the session name one. The helper deals the part of the correlations
-    /// of [`prepare`](TwoParty::prepare) that [`Options::helper`] states.
+    /// The link to the helper, if the options of the session name one. [`prepare`](TwoParty::prepare) takes from it
+    /// the part of the correlations that [`Options::helper`] states.
     pub fn helper(&mut self) -> &mut Option<HelperLink> {
         &mut self.helper
     }

@@ -47,11 +47,11 @@ pub struct FixedWeight {
 /// The integers of a [`FixedWeight`].
 #[derive(Clone, Debug)]
 pub struct FixedValues {
-    /// The matrix of shape (inputs, outputs), at `frac` fractional bits, magnitudes below
+    /// The matrix of shape (inputs, outputs), at `frac` fractional bits, with magnitudes below
     /// 2^[`bits`](FixedWeight::bits).
     pub matrix: FixedMatrix,
-    /// The bias of length `outputs`, at [`product_frac`](FixedWeight::product_frac) fractional bits, magnitudes below
-    /// 2^([`width`](FixedWeight::width) - 2); zeros where the weight has no bias.
+    /// The bias of length `outputs`, at [`product_frac`](FixedWeight::product_frac) fractional bits, with magnitudes
+    /// below 2^([`width`](FixedWeight::width) - 2). All zeros if the weight has no bias.
     pub bias: Vec<i64>,
 }
 
@@ -61,7 +61,7 @@ impl FixedWeight {
         Self { spec: spec.clone(), frac, values: None }
     }
 
-    /// Bits of an entry: magnitudes are below 2^bits. Public.
+    /// Bits of an entry's magnitude: it is below 2^bits. Public.
     pub fn bits(&self) -> u32 {
         if self.spec.narrow { NARROW_BITS } else { WEIGHT_BITS }
     }
@@ -99,8 +99,8 @@ impl FixedWeight {
 /// they are read.
 ///
 /// # Errors
-/// Errors name the tensor. They are those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of
-/// 2^(bits - MIN_WEIGHT_FRAC) or more and for a bias beyond the ring of the products.
+/// Errors name the tensor. Errors of [`WeightData::check`]; [`Error::TooLarge`] for an entry of 2^(bits -
+/// MIN_WEIGHT_FRAC) or more, or for a bias beyond the ring of the products.
 pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Error> {
     quantise_over(spec, data, None)
 }
@@ -147,8 +147,8 @@ pub struct FixedLoader {
 }
 
 impl FixedLoader {
-    /// A loader for weights without values. `frac_bits` are their numbers of fractional bits, in the order in which
-    /// the weights are loaded. Further weights have [`DEFAULT_WEIGHT_FRAC`].
+    /// A loader for weights without values. `frac_bits` are the numbers of fractional bits that the other party
+    /// announced, in the order in which the weights are loaded. Weights beyond these have [`DEFAULT_WEIGHT_FRAC`].
     ///
     /// # Errors
     /// [`Error::Scale`] for a number that [`quantise`] never chooses.
@@ -159,8 +159,8 @@ impl FixedLoader {
         }
     }
 
-    /// A loader of weights whose transforms are kept in `cache` ([`FixedMatrix::keep_in`]). No other loader uses this
-    /// cache.
+    /// A loader of weights whose transforms are kept in `cache` ([`FixedMatrix::keep_in`]). No other loader may use
+    /// this cache.
     pub fn keeping(cache: WeightCache) -> Self {
         FixedLoader { cache: Some(Arc::new(cache)), ..FixedLoader::default() }
     }
@@ -171,13 +171,13 @@ impl FixedLoader {
         FixedLoader { spread: Some(spread), ..self }
     }
 
-    /// Fractional bits of the weights loaded so far, in order. Public: each tells the other party roughly the
+    /// Fractional bits of the weights loaded so far, in order. Public: each number tells the other party roughly the
     /// logarithm of the matrix's largest entry.
     pub fn frac_bits(&self) -> &[u32] {
         &self.frac_bits
     }
 
-    /// The weight, with its matrix registered under its number in the cache and with other processes.
+    /// The weight with a numbered matrix. The matrix is known by its number in the cache and to other processes.
     fn numbered(&self, weight: FixedWeight) -> FixedWeight {
         let number = self.frac_bits.len();
         let values = weight.values.map(|FixedValues { mut matrix, bias }| {
@@ -210,7 +210,7 @@ impl WeightLoader for FixedLoader {
     }
 }
 
-/// round(v 2^frac), saturating.
+/// round(v 2^frac). A value that does not fit becomes the nearest one that does.
 fn scaled(v: f32, frac: u32) -> i64 {
     (f64::from(v) * (1u64 << frac) as f64).round() as i64
 }

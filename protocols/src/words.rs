@@ -14,7 +14,7 @@ pub trait Words: Tensor {
     fn minus(&self, other: &Self) -> Self;
     /// Every entry times the public `factor` (modulo 2^64; cast a signed factor).
     fn times(&self, factor: u64) -> Self;
-    /// Every entry times the public `factor` of its index.
+    /// Every entry times a public factor, which is `factor` of the entry's index.
     fn times_each(&self, factor: impl Fn(&[usize]) -> u64) -> Self;
     /// (..., n) -> (...): sums over the last axis.
     fn sum_last(&self) -> Self;
@@ -22,16 +22,16 @@ pub trait Words: Tensor {
     fn sums_before(&self) -> Self;
     /// (...) -> (..., n): every entry n times.
     fn repeat_last(&self, n: usize) -> Self;
-    /// Entries at the flat positions `index` of a vector: result of length `index.len()`.
+    /// The entries of a vector at the positions `index`, as a vector of length `index.len()`.
     fn pick(&self, index: &Indices<'_>) -> Self;
     /// The reverse of `pick`: a vector of `len` zeros, with entry i of `self` at the i-th of the positions `index`.
     fn place(&self, index: &Indices<'_>, len: usize) -> Self;
     /// Drops the low `bits` of words modulo 2^`width`. The result is floor(x / 2^bits) modulo 2^(width - bits). On
-    /// shares it may be one less, because the carry of their low halves is lost.
+    /// shares it may be one less, because the carry between their low parts is lost.
     fn drop_low(&self, bits: u32, width: u32) -> Self;
 }
 
-/// Bits of an index below `n`, at least 1.
+/// Number of bits that an index below `n` takes, at least 1.
 pub(crate) fn index_bits(n: usize) -> u32 {
     n.max(2).next_power_of_two().ilog2()
 }

@@ -1,13 +1,14 @@
 //! The work of an operation, known from shapes alone like its messages.
 //!
 //! The work of a [`Cost`](crate::cost::Cost) is counted by *kernel*: a loop whose time for one unit hardly depends on
-//! the shape around it. A machine's seconds for a unit of each ([`Rates`]) predict every shape.
+//! the shape around it. The seconds that a machine takes for a unit of each kernel ([`Rates`]) predict its time for
+//! every shape.
 
 use std::fmt;
 
 macro_rules! kernels {
     ($($(#[doc = $unit:literal])* $kernel:ident = $name:literal, $seconds:literal, $grain:expr;)*) => {
-        /// A loop that is timed on its own. Each kernel's documentation says what a unit of it is.
+        /// A loop that is timed on its own. The documentation of each kernel says what one unit of its work is.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kernel {
             $($(#[doc = $unit])* $kernel,)*
@@ -22,7 +23,7 @@ macro_rules! kernels {
                 match self { $(Kernel::$kernel => $name),* }
             }
 
-            /// Seconds of a unit on the machine of reference.
+            /// Seconds that a unit takes on the machine of reference.
             fn reference(self) -> f64 {
                 match self { $(Kernel::$kernel => $seconds * 1e-9),* }
             }
@@ -78,9 +79,9 @@ kernels! {
     SilentSend = "silent ot, sender", 14.0, Some(1 << 11);
     /// A correlated OT made by a receiver of silent OT.
     SilentReceive = "silent ot, receiver", 15.0, Some(1 << 11);
-    /// A leaf of a tree of a sender of SoftSpoken OT, times one OT: 2^k / k for each OT.
+    /// A leaf of a tree of a sender of SoftSpoken OT, for one OT. Each OT takes 2^k / k such units.
     SoftSpokenSend = "softspoken ot, sender", 2.5, Some(1 << 14);
-    /// A leaf of a tree of a receiver of SoftSpoken OT, times one OT: 2^k / k for each OT.
+    /// A leaf of a tree of a receiver of SoftSpoken OT, for one OT. Each OT takes 2^k / k such units.
     SoftSpokenReceive = "softspoken ot, receiver", 2.6, Some(1 << 14);
     /// A correlated OT taken from its pool.
     TakeOt = "take ot", 2.0, None;
@@ -108,7 +109,7 @@ kernels! {
     WordTerm = "word term", 0.3, Some(1 << 16);
     /// A word of a cached operand, laid out for a product with it.
     CachedWord = "cached word", 3.0, None;
-    /// A word drawn, masked, opened or read, with the computation about it in the clear.
+    /// A word drawn, masked, opened or read, together with the local computation on it.
     OpenWord = "opened word", 11.0, None;
     /// A word put into the stock or taken out.
     StockWord = "stock word", 3.0, None;
@@ -147,24 +148,24 @@ impl Rates {
         Rates(Kernel::ALL.iter().map(|kernel| kernel.reference()).collect())
     }
 
-    /// A unit of `kernel` takes `seconds`.
+    /// These rates, but a unit of `kernel` takes `seconds`.
     pub fn with(mut self, kernel: Kernel, seconds: f64) -> Self {
         self.0[kernel as usize] = seconds;
         self
     }
 
-    /// Seconds of a unit of `kernel`.
+    /// Seconds that a unit of `kernel` takes.
     pub fn of(&self, kernel: Kernel) -> f64 {
         self.0[kernel as usize]
     }
 }
 
-/// Work of one kernel in a cost.
+/// The work of one kernel in a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// The kernel.
     pub kernel: Kernel,
-    /// Units at the client and at the server.
+    /// Numbers of units at the client and at the server.
     pub units: [u64; 2],
     /// Whether it belongs to a correlation that does not depend on the data, and is booked as `offline`.
     pub offline: bool,

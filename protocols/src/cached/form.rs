@@ -1,4 +1,4 @@
-//! The sizes of products with cached operands, and where the words of a token lie in the matrix.
+//! The sizes of products with cached operands, and where the words of a token lie in an operand's matrix.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ pub(crate) const OPERANDS: &str = "keys and values";
 pub struct OperandForm {
     /// Independent products.
     pub batch: usize,
-    /// The dimension of M that does not grow.
+    /// The dimension of the operand's matrix M that does not grow.
     pub d: usize,
-    /// The dimension that grows.
+    /// The dimension of M that grows.
     pub axis: Axis,
     /// Bits of the ring.
     pub width: u32,
@@ -51,7 +51,7 @@ impl OperandForm {
         out
     }
 
-    /// The rows (tokens, batch, d) of the tokens from `first` on, of the matrix `m` (batch, k, n).
+    /// From the matrix `m` (batch, k, n), the rows (tokens, batch, d) of the tokens from `first` on.
     pub(crate) fn token_rows(&self, m: &[u64], first: usize) -> Vec<u64> {
         let OperandForm { batch, d, axis, .. } = *self;
         let tokens = m.len() / self.row();
@@ -83,12 +83,13 @@ impl fmt::Display for OperandForm {
     }
 }
 
-/// The sizes of one product X M.
+/// The sizes of one product X M with the operand's matrix M.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Rows of X.
     pub m: usize,
-    /// Tokens of M. Where masks are listed and made, this counts slots, including those of tokens that were cut off.
+    /// Tokens of M. Where masks are listed or made, this is the number of slots instead, slots of tokens that were
+    /// cut off included.
     pub tokens: usize,
 }
 
@@ -116,7 +117,7 @@ impl Events {
         self.list.iter().map(|event| event.tokens).max().unwrap_or(0)
     }
 
-    /// All products stacked into one.
+    /// The shape of one product that stacks all these products.
     pub(crate) fn stacked(&self) -> MatmulShape {
         let m = self.list.iter().map(|event| event.m).sum();
         self.form.shape(m, self.tokens())
@@ -128,7 +129,8 @@ impl Events {
         (self.tokens() * self.form.row()) as u64 + products.sum::<u64>()
     }
 
-    /// Splits the products into runs that are prepared together. A run has up to `most` words, or a single product.
+    /// Splits the products into runs, each of which is prepared at once. A run has up to `most` words, or a single
+    /// product.
     pub fn batches(&self, most: u64) -> Vec<Events> {
         let mut batches: Vec<Events> = Vec::new();
         let mut words = 0;

@@ -101,9 +101,9 @@ pub fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, Error> {
     })
 }
 
-/// Deals the masks for `events` of an operand, of which `before` tokens have their masks in `rows`. The result has
-/// the masks of new tokens, then B and B A of each product. Both parties draw A and B; the client also draws its
-/// shares of B A.
+/// Deals the masks for the products `events` of an operand. `rows` holds the masks of its first `before` tokens. The
+/// result has the masks of new tokens, then B and B A of each product. Both parties draw A and B; the client also
+/// draws its shares of B A.
 pub(crate) fn deal(
     d: &mut Dealing<'_>,
     events: &Events,

@@ -31,7 +31,7 @@ impl OperandMasks {
         OperandMasks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
     }
 
-    /// A plan's knowledge of the masks for `events`.
+    /// What a plan knows of the masks for `events`: their sizes.
     fn planned(events: &Events) -> Self {
         OperandMasks { events: events.list.iter().copied().collect(), ..OperandMasks::none(events.form) }
     }
@@ -44,13 +44,13 @@ impl OperandMasks {
         self.a = a;
     }
 
-    /// Goes on with `more`: its rows come after these, and its products replace any that are left.
+    /// Appends the rows of `more`, and replaces the products that are left by the products of `more`.
     pub(crate) fn go_on(&mut self, more: OperandMasks) {
         self.add_rows(&more.a);
         (self.form, self.events, self.products) = (more.form, more.events, more.products);
     }
 
-    /// Forgets the products to come.
+    /// Forgets the products that have not taken their masks.
     pub(crate) fn discard(&mut self) {
         self.events.clear();
         self.products = Queue::default();
@@ -70,7 +70,7 @@ impl OperandMasks {
         self.products.drain(spill, sink)
     }
 
-    /// The masks for `events`, of words from `source` in the order of [`OperandMasks::drain`].
+    /// The masks for `events`. `source` fills in their words in the order of [`OperandMasks::drain`].
     pub(crate) fn fill<E: From<StockError>>(
         events: &Events,
         spill: &mut Spill,
@@ -89,8 +89,8 @@ impl OperandMasks {
 pub struct PreparedMasks {
     masks: HashMap<OperandId, OperandMasks>,
     pub(crate) begun: HashSet<OperandId>,
-    /// Whether more masks may come for an operand that has begun, as from a helper that deals pass by pass. In other
-    /// sessions, masks are made for a run in which the operand has not begun.
+    /// Whether masks may also be added to an operand that has had a product, as by a helper that deals pass by pass.
+    /// In other sessions, masks are made only for operands without a product so far.
     pub(crate) by_pass: bool,
     /// Whether new tokens take the slots of tokens that were cut off. This is a fault, made for an audit.
     #[cfg(any(test, feature = "audit"))]
@@ -98,7 +98,7 @@ pub struct PreparedMasks {
 }
 
 impl PreparedMasks {
-    /// A plan's knowledge of all masks for `operands`.
+    /// What a plan knows of all masks for `operands`: their sizes.
     pub(crate) fn planned<'a>(operands: impl IntoIterator<Item = (&'a OperandId, &'a Events)>) -> Self {
         let masks = operands.into_iter().map(|(id, events)| (*id, OperandMasks::planned(events)));
         PreparedMasks { masks: masks.collect(), ..PreparedMasks::default() }

@@ -7,7 +7,8 @@ use super::form::{Event, Events, OperandForm};
 use super::masks::{OperandMasks, PreparedMasks};
 use crate::Error;
 
-/// A session's memory of a cached operand between its products. New rows need an operand of the next generation.
+/// A session's memory of a cached operand between its products. If rows change, a new operand of the next generation
+/// takes its place.
 #[derive(Debug)]
 pub struct Operand {
     pub(crate) id: OperandId,
@@ -18,20 +19,20 @@ pub struct Operand {
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) masks: OperandMasks,
-    /// Slots that are taken: the number of rows opened so far, without those that were forgotten.
+    /// Number of slots that are taken: the rows opened so far, without forgotten rows.
     pub(crate) slots: usize,
     /// Slots of the tokens that were not cut off, ascending.
     pub(crate) live: Vec<usize>,
-    /// Rows opened so far, forgotten ones included.
+    /// Number of rows opened so far, forgotten rows included.
     pub(crate) taken: usize,
-    /// New tokens of the product at hand.
+    /// Number of new tokens in the current product.
     pub(crate) new: usize,
     /// The row of each slot minus its mask: (slots, batch, d). Empty in a plan.
     pub(crate) opened: Vec<u64>,
 }
 
 impl Begun {
-    /// Forgets dead slots with their masks. Masks that no row has taken stay.
+    /// Forgets dead slots and their masks. Masks that no row has taken yet stay.
     pub(crate) fn forget(&mut self) {
         let Begun { masks, slots, live, opened, .. } = self;
         if live.len() == *slots {
@@ -59,18 +60,18 @@ impl Begun {
         self.new = new;
     }
 
-    /// The number of tokens that had products before the one at hand.
+    /// The number of tokens that had products before the current one.
     pub(crate) fn known(&self) -> usize {
         self.live.len() - self.new
     }
 
-    /// The masks of the slots from `first` on that are taken.
+    /// The masks of the taken slots from `first` on.
     pub(crate) fn masks_from(&self, first: usize) -> &[u64] {
         let row = self.masks.form.row();
         &self.masks.a[first * row..self.slots * row]
     }
 
-    /// Rearranges columns by tokens as columns by slots, with zeros at dead slots.
+    /// Turns columns ordered by tokens into columns ordered by slots, with zeros at dead slots.
     pub(crate) fn by_slots(&self, x: Vec<u64>) -> Vec<u64> {
         if self.live.len() == self.slots {
             return x;
@@ -82,7 +83,7 @@ impl Begun {
         out
     }
 
-    /// Rearranges columns by slots as columns by tokens, without those of dead slots.
+    /// Turns columns ordered by slots into columns ordered by tokens, without the columns of dead slots.
     pub(crate) fn by_tokens(&self, y: Vec<u64>) -> Vec<u64> {
         if self.live.len() == self.slots {
             return y;
@@ -97,11 +98,12 @@ pub struct ReadyOperand<'a> {
     pub id: OperandId,
     /// The form of the operand.
     pub form: OperandForm,
-    /// The sizes of the product, with slots for tokens.
+    /// The sizes of the product. If its masks were prepared, the number of tokens is a number of slots.
     pub event: Event,
-    /// The sizes that a run which prepares this product lists: no slot is forgotten.
+    /// The sizes that a plan lists so that a later run finds the masks of this product prepared. All slots ever taken
+    /// count, forgotten ones included.
     pub listed: Event,
-    /// Whether the masks of the product are there.
+    /// Whether the masks of the product are prepared.
     pub ready: bool,
     pub(crate) masks: &'a mut OperandMasks,
 }
@@ -117,10 +119,10 @@ impl Operand {
         self.id
     }
 
-    /// Gets the operand ready for a product of `form` and of the sizes `wanted`, by tokens, and gives slots to new
-    /// tokens. At the first product, the masks move from `prepared` to the operand; later, masks that were added
-    /// since follow. If the next masks are for another product, they and all after them are discarded. Both parties,
-    /// and a plan, see the same sizes and so decide alike.
+    /// Gets the operand ready for a product of `form` and of the sizes `wanted`, which count tokens, and gives slots
+    /// to new tokens. At the first product, the masks move from `prepared` to the operand. At later products, the
+    /// masks that a helper added to `prepared` since then follow. If the next masks are for another product, they and
+    /// all masks after them are discarded. Both parties, and a plan, see the same sizes and so decide alike.
     ///
     /// # Errors
     /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
@@ -192,8 +194,8 @@ impl Operand {
         Ok(Some(&mut begun.masks))
     }
 
-    /// Gives the slots of tokens that were cut off, and so their masks, to the next tokens: a fault that an audit
-    /// must notice.
+    /// Gives the slots of tokens that were cut off to the next tokens, which so get the same masks: a fault that an
+    /// audit must notice.
     #[cfg(any(test, feature = "audit"))]
     fn take_slots_back(&mut self) {
         if let Some(begun) = &mut self.begun {
@@ -213,14 +215,14 @@ impl CachedOperand for Operand {
         Operand::new(id)
     }
 
-    /// Costs nothing. The next tokens are opened under new masks.
+    /// Costs nothing. The tokens that replace those cut off are opened under new masks.
     fn roll_back(&mut self, tokens: usize) {
         if let Some(begun) = &mut self.begun {
             begun.live.truncate(tokens);
         }
     }
 
-    /// A copy of the operand of a plan; `None` if there are masks or opened rows.
+    /// A copy of the operand of a plan, or `None` if the operand has masks or opened rows.
     fn fork(&self) -> Option<Operand> {
         let begun = match &self.begun {
             None => None,

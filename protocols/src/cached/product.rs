@@ -14,8 +14,8 @@ use crate::wire::beaver::{minus, open_products};
 use crate::wire::opening;
 
 /// Products modulo 2^`width` with cached operands. Along its axis, each matrix has the tokens of the previous product
-/// with its operand, less those that were cut off since, followed by new tokens. In a two-phase session each token is
-/// opened once, under its mask; otherwise these are products like any other.
+/// with the same operand, without those that were cut off since, and then new tokens. In a two-phase session each
+/// token is opened once, under its mask; otherwise these are products like any other.
 ///
 /// # Errors
 /// Before a word is sent: an operand that does not fit what was prepared under its name ([`Error::OperandForm`]),
@@ -133,25 +133,25 @@ impl Operation for CachedMatmul {
 /// The sizes of a product with a cached operand.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedSize {
-    /// The sizes of the product, by tokens.
+    /// The sizes of the product, with its tokens counted.
     shape: MatmulShape,
-    /// The sizes of the product, by slots, once the operand is ready.
+    /// The sizes of the product with slots in the place of tokens. They are known once the operand is ready.
     by_slots: MatmulShape,
-    /// Words of the rows of new tokens.
+    /// Number of words in the rows of new tokens.
     rows: usize,
 }
 
 /// A product whose differences to masks are about to be opened.
 struct Masked<'a> {
     begun: &'a mut Begun,
-    /// The sizes of the product, by slots.
+    /// The sizes of the product, with slots in the place of tokens.
     shape: MatmulShape,
     b: &'a [u64],
     ba: &'a [u64],
 }
 
 impl Masked<'_> {
-    /// Shares of the product. Takes its opened differences from the front of `opened`.
+    /// Shares of the product. Removes its opened differences from the front of `opened`.
     fn finish(self, s: &mut Session, opened: &mut &[u64]) -> ArrayD<u64> {
         let Masked { begun, shape, b, ba } = self;
         let form = begun.masks.form;

@@ -8,14 +8,15 @@ use super::{Cost, Step};
 use crate::work::{Kernel, Work};
 
 impl Cost {
-    /// Adds `units` of `kernel` at `party`, before the messages that are added later.
+    /// Adds `units` units of work of `kernel` at `party`, after the messages of this cost and before those added
+    /// later.
     pub fn work(self, party: Role, kernel: Kernel, units: usize) -> Self {
         let mut of_both = [0; 2];
         of_both[party as usize] = units as u64;
         self.add_work(kernel, of_both)
     }
 
-    /// Adds `units` of `kernel` at both parties at once.
+    /// Adds `units` units of work of `kernel` at both parties at once.
     pub fn work_at_both(self, kernel: Kernel, units: usize) -> Self {
         self.add_work(kernel, [units as u64; 2])
     }
@@ -24,23 +25,23 @@ impl Cost {
         if units == [0; 2] { self } else { self.push(Step::Work(Work { kernel, units, offline: false })) }
     }
 
-    /// The sender's part of correlated OTs.
+    /// Adds the work that the sender does in correlated OTs.
     pub(crate) fn supplies(self, sender: Role, shape: &CotShape) -> Self {
         self.work(sender, Kernel::Pad, 2 * shape.pad_blocks()).work(sender, Kernel::Word, shape.values())
     }
 
-    /// The receiver's part of correlated OTs.
+    /// Adds the work that the receiver does in correlated OTs.
     pub(crate) fn chooses(self, receiver: Role, shape: &CotShape) -> Self {
         self.work(receiver, Kernel::Pad, shape.pad_blocks()).work(receiver, Kernel::Word, shape.values())
     }
 
-    /// The sender's part of 1-of-N transfers.
+    /// Adds the work that the sender does in 1-of-N transfers.
     pub(crate) fn tabulates(self, sender: Role, shape: &LookupShape) -> Self {
         let entries = shape.count() * shape.entries() * shape.words();
         self.work(sender, Kernel::Pad, 2 * shape.pad_blocks()).work(sender, Kernel::TableEntry, entries)
     }
 
-    /// The receiver's part of 1-of-N transfers.
+    /// Adds the work that the receiver does in 1-of-N transfers.
     pub(crate) fn picks(self, receiver: Role, shape: &LookupShape) -> Self {
         let blocks = (shape.count() * shape.item_bits()).div_ceil(128);
         self.work(receiver, Kernel::Pad, shape.window_pads())
@@ -48,7 +49,7 @@ impl Cost {
             .work(receiver, Kernel::TableEntry, blocks)
     }
 
-    /// The evaluator's part of a matrix product.
+    /// Adds the work that the evaluator does in a matrix product.
     pub(crate) fn evaluates(self, evaluator: Role, work: &MatmulWork) -> Self {
         let kernels = [
             (Kernel::ReadUpload, work.read),
@@ -63,7 +64,7 @@ impl Cost {
         kernels.into_iter().fold(self, |cost, (kernel, units)| cost.work(evaluator, kernel, units as usize))
     }
 
-    /// The evaluator's part of elementwise products.
+    /// Adds the work that the evaluator does in elementwise products.
     pub(crate) fn multiplies(self, evaluator: Role, work: &OleWork) -> Self {
         self.work(evaluator, Kernel::OleMultiply, work.multiplied as usize).work(
             evaluator,
@@ -72,7 +73,7 @@ impl Cost {
         )
     }
 
-    /// Units of `kernel` at `party`. Units for refills of the pools, for keys and for messages are not included.
+    /// Units of work of `kernel` at `party`, without the work for refills of the pools, for keys and for messages.
     pub fn units(&self, party: Role, kernel: Kernel) -> u64 {
         self.sum(|step| match step {
             Step::Work(work) if work.kernel == kernel => work.units[party as usize],

@@ -9,7 +9,7 @@ use crate::halves::{Halves, HalvesSeed, Known};
 use crate::masked_row::MaskedRow;
 use crate::words::mask;
 
-/// A stream of words from a seed, alike on every machine.
+/// A stream of words that a seed determines: the same on every machine that has the seed.
 #[derive(ZeroizeOnDrop)]
 pub(crate) struct Stream(OutputReader);
 
@@ -28,10 +28,10 @@ impl Stream {
 }
 
 pub(crate) enum Seat<'m> {
-    /// No machine: only bytes are counted.
+    /// No machine. Only the bytes that the helper would send are counted.
     Counter,
     Helper {
-        /// The streams of the client and of the server.
+        /// The streams of words that the client and the server draw.
         own: &'m mut [Stream; 2],
         public: &'m mut Stream,
         messages: [Vec<u8>; 2],
@@ -67,7 +67,8 @@ impl Dealing<'_> {
         [Role::Client, Role::Server].map(|role| self.draw(role, count, width))
     }
 
-    /// The client's rows `x` times the half of the matrix of `kind` that is known here. Empty at the server.
+    /// The product of the client's rows `x` with the half of `kind`'s matrix that this machine has. Empty at the
+    /// server, which has no half, and where only bytes are counted.
     pub(crate) fn times(&self, kind: &MaskedRow, x: &[u64]) -> Result<Vec<u64>, Error> {
         let known = match &self.seat {
             Seat::Counter | Seat::Party { role: Role::Server, .. } => return Ok(Vec::new()),
@@ -85,7 +86,8 @@ impl Dealing<'_> {
         }
     }
 
-    /// `count` words that the helper computes and `role` gets, modulo 2^w for the w of `widths`, repeated.
+    /// `count` words that the helper computes by `words` and sends to `role`. Word i is modulo 2^w, where the widths
+    /// w repeat `widths`.
     pub(crate) fn give(
         &mut self,
         role: Role,
@@ -96,7 +98,7 @@ impl Dealing<'_> {
         self.give_to(&[role], count, widths, words)
     }
 
-    /// [`Dealing::give`] to both parties.
+    /// Like [`Dealing::give`], but both parties get the words.
     pub(crate) fn give_both(
         &mut self,
         count: usize,
@@ -137,8 +139,8 @@ impl Dealing<'_> {
 /// Step of the words that a helper gives.
 pub(crate) const GIVEN: &str = "helper/words";
 
-/// Units put together from their parts. Each part lists its words and the number of them in a unit; in a unit, the
-/// parts follow one another. Without words, there are none in the result.
+/// Puts `units` units together from parts. Each part is its words for all units and the number of these in one unit.
+/// Within a unit, the parts follow one another. A part without words adds nothing.
 pub(crate) fn woven(units: usize, parts: &[(&[u64], usize)]) -> Vec<u64> {
     let mut out = Vec::with_capacity(units * parts.iter().map(|(_, words)| words).sum::<usize>());
     for unit in 0..units {
@@ -147,13 +149,13 @@ pub(crate) fn woven(units: usize, parts: &[(&[u64], usize)]) -> Vec<u64> {
     out
 }
 
-/// The product of `factors`, if they are positive and it is in range.
+/// The product of `factors`, or `None` if a factor is 0 or the product overflows.
 pub(crate) fn counted(factors: &[usize]) -> Option<u64> {
     let positive = |all: u64, n: &usize| all.checked_mul(*n as u64).filter(|product| *product > 0);
     factors.iter().try_fold(1u64, positive)
 }
 
-/// `words`, if `width` is the width of a ring.
+/// `words`, or `None` if no ring has `width` bits.
 pub(crate) fn in_range(width: u32, words: u64) -> Option<u64> {
     (1..=64).contains(&width).then_some(words)
 }

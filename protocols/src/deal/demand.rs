@@ -1,4 +1,4 @@
-//! Demands: what a helper is asked for, and how a demand is cut into batches.
+//! Demands tell a helper what to deal. Each is cut into batches.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -66,7 +66,7 @@ impl DemandError {
     }
 }
 
-/// One batch of a demand.
+/// A batch of a demand: what is dealt at once.
 pub(super) enum Batch<'d> {
     Units(&'d Dealt, usize),
     /// Products of an operand, and the number of its tokens that have masks already.
@@ -78,7 +78,7 @@ pub(super) enum Batch<'d> {
 pub(super) struct Rows {
     pub(super) tokens: usize,
     pub(super) form: Option<OperandForm>,
-    /// The client's words and the server's, at the helper.
+    /// The words of these masks, the client's and the server's. Only the helper has them.
     pub(super) words: [Vec<u64>; 2],
 }
 
@@ -91,7 +91,8 @@ pub(super) struct Operands {
 }
 
 impl Operands {
-    /// The masks of the operand of `demand`. Its form must be the same as before.
+    /// Takes out the masks of the operand of `demand`. Refuses a demand whose form differs from the form of these
+    /// masks.
     pub(super) fn of(&mut self, demand: &Demand) -> Result<Rows, Error> {
         let Demand::Operand { name, events, .. } = demand else { return Ok(Rows::default()) };
         let rows = self.rows.remove(name).unwrap_or_default();
@@ -101,7 +102,8 @@ impl Operands {
         }
     }
 
-    /// Keeps `rows` as the masks of the operand of `demand`, if there is room for all operands.
+    /// Keeps `rows` as the masks of the operand of `demand`, if masks are kept. Refuses the demand if the masks of
+    /// all operands would take more than [`MOST_KEPT`] words.
     pub(super) fn keep(&mut self, demand: &Demand, rows: Rows) -> Result<(), Error> {
         if let (Demand::Operand { name, .. }, true) = (demand, self.kept) {
             self.rows.insert(*name, rows);
@@ -147,7 +149,7 @@ impl Demand {
         if fits { Ok(()) } else { Err(DemandError::of(self)) }
     }
 
-    /// Scope in the ledger: the same as where two parties make the kind.
+    /// Scope in the ledger: the scope in which two parties without a helper would book what is dealt.
     pub(super) fn scope(&self) -> &'static str {
         match self {
             Demand::Operand { .. } => OPERANDS,
@@ -155,7 +157,7 @@ impl Demand {
         }
     }
 
-    /// The batches of this demand, if `tokens` tokens of its operand have masks already.
+    /// The batches of this demand, where the first `tokens` tokens of its operand have masks already.
     pub(super) fn batches(&self, tokens: usize) -> Vec<Batch<'_>> {
         match self {
             Demand::Units { kind, units, batch } => {
@@ -213,7 +215,7 @@ impl Batch<'_> {
     }
 }
 
-/// The products with weights in `demands`, each once.
+/// The kinds of products with weights in `demands`, each listed once.
 pub fn rows(demands: &[Demand]) -> Vec<&MaskedRow> {
     let rows = demands.iter().filter_map(|demand| match demand {
         Demand::Units { kind: Dealt::Row(row), .. } => Some(row),

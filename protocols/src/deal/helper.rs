@@ -9,7 +9,7 @@ use super::demand::{Demand, Operands};
 use crate::halves::Halves;
 use crate::{Error, HelperDeals};
 
-/// Bytes of a party's two seeds: its own, and the public one that both parties have.
+/// Bytes of the two seeds that a party gets: its own seed, and the public seed that both parties get.
 pub const SEED_BYTES: usize = 64;
 
 /// Step of the seeds that a helper sends first.
@@ -39,11 +39,12 @@ impl Helper {
     }
 
     /// Deals `demands`, which were checked, over the same channels. Each party gets a message for every batch in
-    /// which it is given words. Messages are booked as `phase`, in the scope of what is dealt. `halves` holds the
-    /// halves of the weights in `demands` ([`rows`](super::rows)).
+    /// which it is given words. The messages are booked as `phase`, in the scope of the kind that is dealt. `halves`
+    /// holds the halves of the weights in `demands` ([`rows`](super::rows)).
     ///
     /// # Errors
-    /// Errors of the channels, [`Error::NoHalf`], and [`DemandError`](super::DemandError) for an operand whose form changes.
+    /// Errors of the channels, [`Error::NoHalf`], and [`DemandError`](super::DemandError) for an operand if its form
+    /// changes.
     pub fn serve(
         &mut self,
         channels: &mut [Channel; 2],
@@ -83,12 +84,13 @@ impl Helper {
         Helper { own, public: Stream::new(&public), seeds, operands }
     }
 
-    /// The seeds from which `role` draws.
+    /// The seeds that `role` gets: its own seed and the public one.
     pub(super) fn seeds(&self, role: Role) -> &[u8; SEED_BYTES] {
         &self.seeds[role as usize]
     }
 
-    /// Deals `demand`, which was checked. `send` gets the messages of each batch to the client and to the server.
+    /// Deals `demand`, which was checked. `send` is called for each batch with the message to the client and the
+    /// message to the server.
     ///
     /// # Errors
     /// Errors of `send`.

@@ -2,12 +2,12 @@
 //!
 //! **Functionality.** As [`Correlation::make`](crate::correlation::Correlation::make). Products with weights are
 //! dealt by their [`halves`](crate::halves). Each party expands most of its words from a seed. The helper, who has
-//! the seeds of both, computes the remaining words and sends each to the party that lacks it: of a product, for
-//! instance, one word to the server.
+//! the seeds of both, computes the remaining words and sends each to the party that lacks it. For a product, for
+//! instance, it sends one word to the server.
 //!
-//! **One text for three.** The helper and both parties run the same `deal` of a kind. A `deal` draws words, gives
-//! words, and puts them together. Words that a machine does not know are empty vectors there. A fourth way to run a
-//! `deal` has no words at all and counts the bytes.
+//! **One code for three machines.** The helper and both parties run the same function `deal` of a kind. A `deal`
+//! draws words, gives words, and puts them together. Words that a machine does not know are empty vectors there. A
+//! fourth way to run a `deal` has no words at all and counts the bytes.
 //!
 //! **When.** Either everything before the session's first pass, or pass by pass
 //! ([`HelperDeals::Passes`](crate::HelperDeals)). Pass by pass, the masks of a cached operand go on where those of
@@ -49,7 +49,8 @@ mod tests {
     use crate::words::mask;
     use crate::{Error, HelperDeals};
 
-    /// The words of both parties for `demand`. `spoil` may change the messages of each batch on their way.
+    /// The client's words and the server's for `demand`. `spoil` may change the two messages of each batch before the
+    /// parties get them.
     fn dealt(demand: &Demand, spoil: impl Fn(&mut [Vec<u8>; 2])) -> [Vec<u64>; 2] {
         let mut helper = Helper::new(HelperDeals::Words, &mut rand::rng());
         let mut receivers =

@@ -18,8 +18,8 @@ pub struct HelperLink {
 }
 
 impl HelperLink {
-    /// The helper of `role` behind `channel`. The helper has been told what to deal, and deals it as `deals` says. A
-    /// client whose helper deals products with weights has the seed of its `halves`.
+    /// The link of the party `role` to a helper behind `channel`. The helper has been told what to deal, and deals it
+    /// as `deals` says. `halves` is the client's seed of halves, if the helper deals products with weights.
     ///
     /// # Errors
     /// Errors of the channel.
@@ -36,8 +36,8 @@ impl HelperLink {
         Ok(HelperLink { channel, receiver: Receiver::new(role, &seeds, deals), halves })
     }
 
-    /// Takes `demand`, the next of the demands that the helper was told. `keep` gets the words of each batch; in a
-    /// rehearsal, it gets nothing. Booked as `phase`.
+    /// Takes what the helper deals for `demand`, the next of the demands that the helper was told. `keep` is called
+    /// with the words of each batch; a rehearsal has no words and does not call it. Booked as `phase`.
     pub(crate) fn take(
         &mut self,
         demand: &Demand,
@@ -59,7 +59,7 @@ impl HelperLink {
         Ok(())
     }
 
-    /// Receives what `demands` name on a [rehearsal](Channel::rehearsal), where no words come.
+    /// On a [rehearsal](Channel::rehearsal), receives the messages for `demands`, which carry no words.
     ///
     /// # Errors
     /// None for demands that were checked.
@@ -67,12 +67,12 @@ impl HelperLink {
         demands.iter().try_for_each(|demand| self.take(demand, phase, |_| Ok(())))
     }
 
-    /// The number of tokens of the operand `name` that have masks.
+    /// The number of tokens of the operand `name` whose masks were dealt.
     pub(crate) fn tokens(&self, name: &OperandName) -> usize {
         self.receiver.operands.rows.get(name).map_or(0, |rows| rows.tokens)
     }
 
-    /// The channel, with its account.
+    /// The channel to the helper, with its ledger.
     pub fn channel(&mut self) -> &mut Channel {
         &mut self.channel
     }
@@ -83,7 +83,7 @@ fn of_helper(error: waggle_net::NetError) -> Error {
     Error::Helper(Box::new(error.into()))
 }
 
-/// The streams from which a party draws, and its masks of operands.
+/// The streams of words that a party draws, and the masks of operands that it was dealt.
 pub(super) struct Receiver {
     role: Role,
     own: Stream,
@@ -99,8 +99,9 @@ impl Receiver {
         Receiver { role, own: Stream::new(own), public: Stream::new(public), operands }
     }
 
-    /// Takes in `demand`. `next` receives a message of the length that it is passed. `keep` gets the words of each
-    /// batch; for masks of an operand, the masks of its tokens come first.
+    /// Takes what the helper deals for `demand`. `next` receives a message of the length that it is passed. `keep` is
+    /// called with the words of each batch. The words of a batch of masks of an operand begin with the masks of its
+    /// tokens.
     ///
     /// # Errors
     /// Errors of `next` and `keep`; malformed words.

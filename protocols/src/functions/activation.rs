@@ -10,13 +10,13 @@
 //! a third extends what was selected to words of 64 bits. That is 20 bytes an entry online in place of 80.
 //!
 //! In one phase, the number of entries decides (`choose`). Few entries over a slow link are looked up, since keys
-//! take more flows. Many entries take keys, which take fewer bytes.
+//! take more flows. Many entries are evaluated by keys, since these take fewer bytes.
 //!
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
 //! the tails need and not to the next power of two.
 //!
-//! **Range.** |x| < 2^10; for GELU where keys are prepared 2^9, which makes keys shorter by 64 bytes and saves a
-//! quarter of the hashes. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.** Nothing.
+//! **Range.** |x| < 2^10; for GELU where keys are prepared |x| < 2^9, which makes keys shorter by 64 bytes and saves
+//! a quarter of the hashes. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.** Nothing.
 //! *Cost.* One comparison, one evaluation, one truncation and one multiplexer; or three exchanges.
 
 use std::sync::{Arc, LazyLock};
@@ -58,7 +58,8 @@ pub(super) struct Form {
     pub(super) compared_frac: u32,
 }
 
-/// The forms with comparisons. Where keys are prepared, [`Tailed`] takes their place.
+/// The forms that use comparisons: one for look-up, one for keys. Where keys are prepared, [`Tailed`] takes their
+/// place.
 struct Forms {
     lookup: Form,
     masked: Form,
@@ -116,8 +117,8 @@ const SILU: Forms = Forms {
     },
 };
 
-/// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that all cells of
-/// windows reach beyond the range on both sides, and one cell reaches as far as the tails need.
+/// A function with tails, evaluated on a masked input. A window is 32 / (16 ratio) wide. At this width, all cells of
+/// windows together reach beyond the range on both sides, and the cell of the table reaches as far as the tails need.
 struct Tailed {
     shape: TailedShape,
     table: TailedTable,
@@ -125,7 +126,7 @@ struct Tailed {
 
 #[derive(Clone, Copy)]
 struct TailedShape {
-    /// log2 of the number of windows.
+    /// log2 of the number of windows in a cell.
     index_bits: u32,
     /// log2 of the number of cells.
     cell_bits: u32,
@@ -144,7 +145,8 @@ const SILU_TAILED: TailedShape = TailedShape { index_bits: 8, cell_bits: 7, rati
 static SILU_EXACT: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(SILU_TAILED, silu_exact));
 
 impl TailedShape {
-    /// The word of 0, a window above the middle of the table's cell: a word may count two windows below its own.
+    /// The word that stands for 0. It lies a window above the middle of the table's cell, because a word may count as
+    /// one up to two windows lower.
     fn zero(self) -> u64 {
         let middle = (1u64 << (self.cell_bits + self.index_bits) >> 1) + (1u64 << self.index_bits >> 1);
         (middle + 1) << Tailed::LOW_BITS
@@ -194,13 +196,13 @@ pub(super) struct Activation {
     scale: Scale,
     /// Added to the reduced input, in its units, because the table begins at word 0.
     offset: u64,
-    /// Where the table takes over from 0, and where x takes over from the table, in comparison units.
+    /// In units of the comparison: where the table takes over from 0, and where x takes over from the table.
     thresholds: [i64; 2],
 }
 
 impl Form {
-    /// The activation with this form. `largest` gives a bound on magnitudes inside a table that reaches up to its
-    /// argument.
+    /// The activation with this form. Its table reaches from -h to h for some h, and `largest(h)` bounds the
+    /// magnitudes in it.
     pub(super) fn activation(self, largest: impl Fn(f64) -> f64) -> Activation {
         let Form { grid, in_frac, ratio, out_frac, compared_frac } = self;
         let step = (1u64 << RATIO_BITS) as f64 / ratio as f64 / (1u64 << in_frac) as f64;
@@ -224,7 +226,7 @@ impl Form {
 pub(super) enum Right {
     /// The identity.
     Input,
-    /// This word.
+    /// This word, whatever the input is.
     Word(u64),
 }
 
@@ -266,7 +268,7 @@ impl Activation {
         Ok(chosen.slice(0, 0..n).plus(&chosen.slice(0, n..2 * n)).reshape(&shape))
     }
 
-    /// The cost of `n` entries, without the parts that both forms have.
+    /// The cost of `n` entries, without the steps that cost the same in both forms.
     fn cost(&self, options: &Options, function: &Function, n: usize) -> Cost {
         let width = COMPARED_WIDTH - (FRAC - self.form.compared_frac);
         let how = Truncation { width: function.out_width(), shift: function.out_frac() - FRAC, out: 64 };
@@ -277,8 +279,8 @@ impl Activation {
 /// An activation in one of its forms, with the function of its table.
 pub(super) type Fitted = (Activation, Arc<Function>);
 
-/// The form in which `b` evaluates `entries` values: one of those that `fitted` makes for look-up and for keys. Where
-/// both may be used, it is the one that takes less time on the link. The choice follows from public numbers.
+/// The form in which `b` evaluates `entries` values. `fitted` makes the form for look-up and the form for keys. Where
+/// both may be used, the one that takes less time on the link is chosen. The choice follows from public numbers.
 pub(super) fn choose<B: Abb>(b: &B, entries: usize, fitted: impl Fn(Evaluation) -> Fitted) -> Fitted {
     match b.evaluation() {
         Evaluation::Activations => {
@@ -306,7 +308,8 @@ fn activation<B: Abb>(
     activation.apply(b, &function, x, Right::Input)
 }
 
-/// The largest magnitude in a table up to `half`, for a function that ends as the identity.
+/// The largest magnitude in a table that reaches up to `half`, for a function that is the identity on the right of
+/// it.
 fn identity(half: f64) -> f64 {
     half + 1.0
 }
@@ -344,7 +347,8 @@ mod tests {
     use crate::functions::testing::within;
     use ndarray::ArrayD;
 
-    /// Looks at the whole range coarsely, and at the table and its borders at almost every word.
+    /// Inputs from the whole range are checked at wide steps, and inputs in the table and at its borders at almost
+    /// every word.
     #[test]
     fn errors_over_the_whole_range() {
         let all = [

@@ -4,7 +4,7 @@
 //! 2^width -> (rows, k, w): the kept items in their order. k is public, the positions are secret.
 //!
 //! **Source.** The opened, shuffled destinations of oblivious radix sort (Chida et al., eprint 2019/695), for a key
-//! of one bit m_i.
+//! of one bit, m_i, which is the mask of item i.
 //!
 //! ```text
 //! P_i = the number of kept items before item i
@@ -17,8 +17,9 @@
 //! **Range.** Masks are words modulo 2^ceil(log2 n) or more; any payload. **Error.** None.
 //!
 //! **What each party sees.** Masked messages and the shuffled destinations. These are the fixed permutation
-//! "destinations" after a uniformly random one, which neither party knows and which serves nothing else. So they are
-//! uniformly random, whatever the mask. **Revealed.** Nothing: no index of the original order is ever opened.
+//! "destinations" after a uniformly random one, which neither party knows and under which nothing else is opened. So
+//! they are uniformly random, whatever the mask. **Revealed.** Nothing: no index of the original order is ever
+//! opened.
 
 use ndarray::ArrayD;
 
@@ -58,9 +59,9 @@ pub fn compact<B: Abb>(
     })
 }
 
-/// Fresh permutations, and the positions to which they bring the `k` items that `mask` (rows, n) keeps, in the items'
-/// order. A payload is compacted by shuffling it by these permutations and taking the positions. Nothing else may be
-/// opened under them.
+/// Fresh permutations, and the positions to which they bring the `k` items that `mask` (rows, n) keeps. The positions
+/// are in the order of the items. A payload is compacted by shuffling it by these permutations and taking the
+/// positions. Nothing else may be opened under the permutations.
 pub(crate) fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B::Words>, Error> {
     let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
     b.scope("order", |b| {
@@ -75,7 +76,7 @@ pub(crate) fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuf
     })
 }
 
-/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations; a plan has none.
+/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations, which a plan does not have.
 type Opened<B> = (Permutations, <B as Abb>::Words, Option<ArrayD<u64>>);
 
 /// Shuffles the destinations of the items and opens them.
@@ -102,8 +103,8 @@ pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u
     Ok(last.plus(&moved).drop_low(0, bits))
 }
 
-/// The flat positions of the shuffled items whose destinations are 0..k in each row. A plan takes the first k
-/// positions.
+/// The positions, in the vector of all shuffled items, of the items whose destinations are 0..k, row by row. A plan
+/// takes the first k positions of each row.
 fn places(opened: Option<&ArrayD<u64>>, rows: usize, n: usize, k: usize) -> Result<Vec<usize>, Error> {
     let Some(opened) = opened else {
         return Ok((0..rows).flat_map(|row| row * n..row * n + k).collect());

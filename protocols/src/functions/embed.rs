@@ -8,8 +8,9 @@ use crate::ops::Embed;
 use crate::weight::FixedWeight;
 use crate::{Error, FRAC, Tensor};
 
-/// Rows `ids` (known to the client) of `table`: (count, outputs) modulo 2^[`EMBED_WIDTH`](crate::EMBED_WIDTH), with
-/// [`EMBED_FRAC`](crate::EMBED_FRAC) fractional bits. Error: a few units in the last place.
+/// The rows of `table` at `ids`, which the client alone knows: (count, outputs) modulo
+/// 2^[`EMBED_WIDTH`](crate::EMBED_WIDTH), with [`EMBED_FRAC`](crate::EMBED_FRAC) fractional bits. Error: a few units
+/// in the last place.
 pub fn embed<B: Abb>(b: &mut B, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<B::Words, Error> {
     let mut rows = b.constant(&[0, table.spec.outputs], 0);
     for part in (Embed { table, ids, count }).parts()? {

@@ -1,6 +1,7 @@
 //! e^-t for the differences of a softmax.
 //!
-//! A power of a sum is a product of powers, so one factor per party is enough, without a constant term:
+//! A power of a sum is a product of powers, so one factor per party is enough, without a constant term. For an
+//! argument that is the window n plus the parties' low parts low_0 and low_1:
 //!
 //! e^-(n + low_0 + low_1) = e^-(n + low_0) e^-low_1, with windows of width 1.
 //!
@@ -18,7 +19,7 @@ use crate::ops::lookup::{Table, TableShape};
 use crate::ops::{Evaluate, Function, Truncation};
 use crate::{Error, Evaluation, FRAC};
 
-/// The most by which the argument may lie below 0: 1/2. The maximum of a softmax is exact to less.
+/// The most by which the argument may lie below 0: 1/2. The maximum of a softmax is off by less.
 pub const EXP_MARGIN: f64 = 0.5;
 
 /// The end of the range: e^-14.5 is below a tenth of a unit in the last place.
@@ -59,7 +60,7 @@ impl Table for ExpTable {
     }
 }
 
-/// With 4 bits, 14 windows of width 1 would not reach [`EXP_END`].
+/// Bits of the index of a window for FSS keys. With 4 bits, 14 windows of width 1 would not reach [`EXP_END`].
 const MASKED_INDEX_BITS: u32 = 5;
 const MASKED_FRACS: [u32; 2] = [COEFFICIENT_FRAC, 25];
 const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
@@ -67,24 +68,25 @@ const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
 /// The most by which the argument of `exp_to_zero` may lie below 0. A maximum by counts is off by no more.
 pub const WHOLE_MARGIN: f64 = 1.0;
 
-/// The end of the range of `exp_to_zero`: two windows of width 1 below 2^9.
+/// The end of the range of `exp_to_zero`. Its windows of width 1 reach up to 2^9, and the last two of them are not
+/// served.
 pub const WHOLE_RANGE: f64 = 510.0 - WHOLE_MARGIN;
 
-/// [`WHOLE_RANGE`] with twice as many windows, where columns may be hidden.
+/// Like [`WHOLE_RANGE`], where columns may be hidden: there are twice as many windows.
 pub const HIDDEN_RANGE: f64 = 1022.0 - WHOLE_MARGIN;
 
-/// Largest absolute error of `exp_to_zero`: the errors of the coefficients, a unit of a power times e^3, and the last
-/// rounding.
+/// Largest absolute error of `exp_to_zero`. It has three parts: the errors of the coefficients, one unit of a power
+/// times e^3, and the last rounding.
 pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
 
-/// Bits of the index of a window of `exp_to_zero`, one more where columns may be hidden.
+/// Bits of the index of a window of `exp_to_zero`. Where columns may be hidden, there is one bit more.
 const WHOLE_INDEX_BITS: u32 = 9;
 /// From this window on the table has zeros: e^-16 is a thirtieth of a unit in the last place.
 const WHOLE_END: u32 = 17;
-/// Fractional bits of coefficients and powers.
+/// Fractional bits of the coefficients and of the powers of `exp_to_zero`.
 const WHOLE_FRACS: [u32; 2] = [17, 22];
 
-/// Bits of the ring of `exp_to_zero`: the bits that a ring of 64 has left after rounding.
+/// Bits of the ring of the results of `exp_to_zero`: those that a ring of 64 bits has left after rounding.
 pub const WHOLE_WIDTH: u32 = 64 - (WHOLE_FRACS[0] + WHOLE_FRACS[1] - FRAC);
 
 /// The most entries of one call that `exp_to_zero` evaluates where another way is open, too. An entry saves 44 bytes
@@ -113,9 +115,9 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
     })
 }
 
-/// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), or 0 below e^-16: from words modulo 2^28 at least to
-/// words modulo 2^[`WHOLE_WIDTH`]. On masked inputs alone. If some columns may be `hidden`, t reaches up to
-/// [`HIDDEN_RANGE`] and the input words have a bit more.
+/// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), with 0 for powers below e^-16: from words modulo
+/// 2^28 at least to words modulo 2^[`WHOLE_WIDTH`]. Only where functions are evaluated on masked inputs. If some
+/// columns may be `hidden`, t reaches up to [`HIDDEN_RANGE`] and the input words have a bit more.
 pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words, hidden: bool) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
         let index_bits = WHOLE_INDEX_BITS + u32::from(hidden);

@@ -14,9 +14,9 @@
 //! one multiplexer.
 //!
 //! **Range.** |x| < 2^9 at [`FRAC`] fractional bits; results modulo 2^[`EXTREMA_WIDTH`]. **Error.** Comparisons look
-//! at differences without their low [`DROPPED`] bits, by shares whose low halves may carry, so a winner may fall
-//! short by less than [`UNIT`] each round. A maximum is an entry at most ceil(log2 n) [`UNIT`] below the largest, and
-//! a minimum likewise. `abs` may be -|x| where |x| < [`UNIT`].
+//! at differences without their low [`DROPPED`] bits and lose the carry of the shares' low halves. So in each round
+//! the winner may be smaller than the loser by less than [`UNIT`]. A maximum is an entry at most ceil(log2 n)
+//! [`UNIT`] below the largest, and a minimum likewise. `abs` may be -|x| where |x| < [`UNIT`].
 //!
 //! **What each party sees.** Masked messages of comparisons and multiplexers. **Revealed.** Nothing.
 
@@ -74,7 +74,7 @@ fn larger<B: Abb>(b: &mut B, a: &B::Words, c: &B::Words) -> Result<B::Words, Err
     Ok(c.plus(&larger_part(b, &a.minus(c))?))
 }
 
-/// [d >= 0] d for the differences d of pairs of entries, a vector.
+/// d where d >= 0 and 0 elsewhere, for a vector of differences d of pairs of entries.
 fn larger_part<B: Abb>(b: &mut B, difference: &B::Words) -> Result<B::Words, Error> {
     let coarse = difference.drop_low(DROPPED, EXTREMA_WIDTH);
     let positive =

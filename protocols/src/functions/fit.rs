@@ -45,8 +45,8 @@ impl Grids {
 /// The name of a fitted function: the function, the method, and the numbers on which the fit depends.
 type Key = (&'static str, Evaluation, Vec<u64>);
 
-/// The function `name` for `evaluation` and these `parameters`, which must determine the fit. `fit` makes the
-/// function when it is first asked for. It is kept until the process ends.
+/// The function `name` in the form for `evaluation`. The name and the `parameters` must determine the fit. `fit`
+/// makes the function when it is first asked for, and it is kept until the process ends.
 pub(crate) fn kept(
     name: &'static str,
     evaluation: Evaluation,

@@ -1,11 +1,12 @@
 //! Scores of columns that the client hides, before a softmax.
 //!
 //! Each score is selected by a bit that the client alone has. The client also adds [`HIDDEN_SCORE`] to its share of
-//! the scores in hidden columns. So a hidden column has this score whatever its scores were, out of range or not.
+//! the scores in hidden columns. So every score of a hidden column becomes [`HIDDEN_SCORE`], even if it was out of
+//! range.
 //!
 //! **Range.** |x| < [`MAX_SHOWN_SCORE`] in columns that are shown; any in others. **Error.** None. **Revealed.**
-//! Nothing: only the client knows which columns are hidden. *Cost.* One exchange of a word of [`MAX_WIDTH`] bits a
-//! score and a bit a column.
+//! Nothing: only the client knows which columns are hidden. *Cost.* One exchange, with a word of [`MAX_WIDTH`] bits
+//! for each score and a bit for each column.
 
 use ndarray::{Array2, ArrayD};
 use waggle_engine::{HIDDEN_SCORE, MAX_SHOWN_SCORE};
@@ -24,8 +25,9 @@ const _: () = {
     assert!(most < HIDDEN_RANGE, "softmax takes such differences");
 };
 
-/// Scores (batch, rows, columns), words modulo 2^[`MAX_WIDTH`] at least, with [`HIDDEN_SCORE`] in the columns that
-/// `hidden` (batch, columns) marks. The client passes it as `Some`. The result has words modulo 2^[`MAX_WIDTH`].
+/// The scores `x` (batch, rows, columns), words modulo 2^[`MAX_WIDTH`] at least, with [`HIDDEN_SCORE`] in the place
+/// of the columns that `hidden` (batch, columns) marks. The client passes `hidden` as `Some`, the server as `None`.
+/// The result has words modulo 2^[`MAX_WIDTH`].
 pub fn hide<B: Abb>(b: &mut B, x: &B::Words, hidden: Option<&Array2<bool>>) -> Result<B::Words, Error> {
     b.scope("hide", |b| {
         let shape = x.shape();

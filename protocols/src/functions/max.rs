@@ -1,13 +1,13 @@
-//! The largest entry of every row, coarsely: exactly among groups, or by counts.
+//! The largest entry of every row of coarse values, by a tournament or by counts.
 //!
-//! *By a tournament* ([`max_ragged`]). Every entry is cut to a multiple of [`UNIT`]; on shares it may be cut to the
-//! next lower one. The maximum of these multiples is found exactly ([`RowMax`]). So the result is never above the
-//! largest entry, and less than 2 [`UNIT`] below it. A softmax tolerates this, because its exponential takes
-//! differences down to -[`EXP_MARGIN`].
+//! *By a tournament* ([`max_ragged`]). Every entry is rounded down to a multiple of [`UNIT`]; on shares it may become
+//! the multiple below that. The maximum of these multiples is found exactly ([`RowMax`]). So the result is never
+//! above the largest entry, and less than 2 [`UNIT`] below it. A softmax tolerates this, because its exponential
+//! takes differences down to -[`EXP_MARGIN`].
 //!
-//! *By counts* ([`max_counted`]), for exponentials whose tables take all differences. Every entry is cut to a whole
-//! number, or on shares to the next lower one, and counted by its value. The largest value has two digits. Each digit
-//! is the number of places at which a count is not 0:
+//! *By counts* ([`max_counted`]), for exponentials whose tables take all differences. Every entry is rounded down to
+//! a whole number, or on shares sometimes to the number below that, and counted by its value. The largest value has
+//! two digits. Each digit is the number of places at which a count is not 0:
 //!
 //! ```text
 //! at[v] = the number of entries that are at least v                           one opening
@@ -34,15 +34,16 @@ use crate::{Error, FRAC, Lengths, Tensor};
 /// Bits of the ring of the result: differences to it are below 2^10.
 pub const MAX_WIDTH: u32 = FRAC + 11;
 
-/// Low bits that are cut off.
+/// Low bits of an entry that are cut off.
 const DROPPED: u32 = FRAC - 2;
 
-/// Resolution of the maximum: half the exponential's margin.
+/// Resolution of the maximum: half of [`EXP_MARGIN`].
 pub const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
 const _: () = assert!(2.0 * UNIT <= EXP_MARGIN, "the exponential takes what is cut off");
 
-/// The maxima of the rows of `lengths`, each at least 1, in the vector `x`: (rows) modulo 2^[`MAX_WIDTH`].
+/// The maxima of rows that lie one after another in the vector `x` and have the `lengths`, each at least 1: (rows)
+/// modulo 2^[`MAX_WIDTH`].
 pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<B::Words, Error> {
     assert_eq!(x.len(), lengths.total(), "entries of the rows");
     assert!(lengths.counts().iter().all(|(n, _)| n > 0), "lengths of the rows");

@@ -37,8 +37,8 @@ pub use rope::rope;
 pub use soft_cap::soft_cap;
 pub use softmax::{softmax, softmax_each};
 
-/// The narrowest ring whose truncation takes magnitudes up to `bound` at `frac` fractional bits, and a few units of
-/// rounding.
+/// Bits of the narrowest ring in which a truncation takes magnitudes up to `bound`, and a few units of rounding
+/// beyond it, at `frac` fractional bits.
 pub(crate) fn ring_for(bound: f64, frac: u32) -> u32 {
     let width = (bound * 1.001).log2() + f64::from(frac) + 2.0;
     debug_assert!(width <= 64.0, "{bound} at {frac} fractional bits needs a ring of {width} bits");
@@ -51,7 +51,7 @@ pub(crate) mod testing {
 
     use crate::{Clear, Error, Evaluation, FRAC, Tensor};
 
-    /// A vector of words at FRAC fractional bits.
+    /// The numbers `x` as a vector of words at FRAC fractional bits.
     pub(crate) fn fixed(x: &[f64]) -> ArrayD<u64> {
         ArrayD::from_shape_fn(IxDyn(&[x.len()]), |i| (x[i[0]] * (1u64 << FRAC) as f64).round() as i64 as u64)
     }

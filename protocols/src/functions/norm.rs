@@ -1,5 +1,5 @@
-//! Root-mean-square norm over the last axis: x sqrt(n) / sqrt(sum x^2 + n eps). The gain belongs to the next weight.
-//! A layer norm is this norm after the mean is folded into the matrix before it.
+//! Root-mean-square norm over the last axis: x sqrt(n) / sqrt(sum x^2 + n eps). Here n is the length of the axis. The
+//! gain belongs to the next weight. A layer norm is this norm after the mean is folded into the matrix before it.
 //!
 //! **Range.** |x| < 2^11 and sum x^2 + n eps < 2^26 over each row -> |y| <= sqrt(n). n eps is 2^-18 at least.
 //!

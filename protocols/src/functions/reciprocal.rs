@@ -6,7 +6,7 @@
 //!
 //! is S 2^(J-k), because 2^J - 2^(J-1) - ... - 2^(J-k) = 2^(J-k). It lies in [1, 2) 2^J and is linear in the words
 //! g_j S, which take one multiplexer for all j. A cubic spline gives y = 2^J / C, and the same sum of the words g_j y
-//! gives 1 / S = y 2^-k. The choices of both multiplexers are sent at once. Comparisons look at [`COMPARED_FRAC`]
+//! gives 1 / S = y 2^-k. The choices of both multiplexers are sent together. Comparisons look at [`COMPARED_FRAC`]
 //! fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for [0.875, 2.8).
 //!
 //! Where functions are evaluated on masked inputs and flows cost more than the work, S itself is looked up by a
@@ -17,7 +17,8 @@
 //! of the result. **Revealed.** Nothing. *Cost.* One comparison, two multiplexers, one evaluation and one truncation,
 //! on one word per row; or one evaluation.
 //!
-//! With J = log2 n, C takes J + FRAC + 3 bits and y 2^J takes J + 39: 56 for n = 2^17. The table sees C / 2^J alone.
+//! With J = log2 n, C takes J + FRAC + 3 bits and y 2^J takes J + 39 bits, which is 56 bits for n = 2^17. The table
+//! sees C / 2^J alone.
 
 use crate::abb::Abb;
 use crate::functions::fit::{Grids, kept};
@@ -31,7 +32,7 @@ use crate::{Error, Evaluation, FRAC, Tensor};
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RECIPROCAL_ERROR: f64 = 1e-5;
 
-/// [`MAX_RECIPROCAL_ERROR`] for a ladder.
+/// Largest relative error by a ladder, before the result is rounded to its last place.
 pub const MAX_LADDER_ERROR: f64 = 2.5e-5;
 
 /// Most terms that S may be the sum of: y 2^J takes the whole ring of 64 bits.
@@ -40,7 +41,7 @@ pub const MAX_RECIPROCAL_TERMS: usize = 1 << 25;
 /// The most terms for which a ladder is made.
 const MAX_LADDER_TERMS: usize = 1 << 17;
 
-/// S lies in [START, END n].
+/// S lies in [START, END n], where n bounds the number of terms of S.
 const START: f64 = 0.9;
 const END: f64 = 1.7;
 
@@ -49,7 +50,8 @@ pub const COMPARED_FRAC: u32 = 6;
 
 /// Fractional bits of the table's input.
 const TABLE_FRAC: u32 = 20;
-/// Look-up: 32 cubic windows of 1/16. FSS keys: 1024 lines over windows of 1/512.
+/// The table of 1 / x. For look-up, it has 32 cubic windows of width 1/16; for FSS keys, 1024 lines over windows of
+/// width 1/512.
 const GRIDS: Grids = Grids {
     lookup: Grid {
         index_bits: 5,
@@ -63,15 +65,15 @@ const BASE: f64 = 0.875;
 /// Largest value of the table.
 const TOP: f64 = 1.0 / BASE;
 
-/// Windows and octaves of a rung, if a ladder evaluates S directly.
+/// log2 of the windows of a rung, and the octaves that it serves, if a ladder evaluates S directly.
 const LADDER: [u32; 2] = [12, 4];
 /// Bits of a rung's input below its window: rung 0 begins in window 230.
 const LADDER_LOW_BITS: u32 = 10;
-/// Flows that a ladder saves over normalisation.
+/// Flows that a ladder saves compared with a table of the normalised sum.
 const LADDER_SAVES: u32 = 5;
 
-/// (rows) -> (rows): 1 / S at `frac` fractional bits modulo 2^`width`, for S at FRAC fractional bits modulo
-/// 2^`width` with `width` >= log2(n) + FRAC + 3.
+/// 1 / S for each of (rows) sums S, at `frac` fractional bits modulo 2^`width`. S has FRAC fractional bits and is
+/// modulo 2^`width`, with `width` >= log2(n) + FRAC + 3 for sums of up to n terms.
 pub(crate) fn reciprocal<B: Abb>(
     b: &mut B,
     s: &B::Words,
@@ -124,7 +126,7 @@ pub(crate) fn reciprocal<B: Abb>(
     })
 }
 
-/// The most terms for which a ladder has as many rungs as for `n` terms.
+/// The largest number of terms for which a ladder has as many rungs as for `n` terms.
 fn ladder_terms(n: usize) -> u64 {
     let [index_bits, octaves] = LADDER;
     let reach = |rung: u32| (mask(index_bits) - 1) << (LADDER_LOW_BITS + octaves * rung) >> FRAC;
@@ -132,7 +134,7 @@ fn ladder_terms(n: usize) -> u64 {
     terms.into_iter().find(|&terms| terms >= n as u64).unwrap_or(n as u64)
 }
 
-/// The function 1 / S of S itself, as a ladder for sums of up to `terms` terms.
+/// The function 1 / S as a ladder that takes S itself, for sums of up to `terms` terms.
 fn ladder(terms: u64, width: u32, frac: u32) -> Function {
     let [index_bits, octaves] = LADDER;
     let one = (1u64 << FRAC) as f64;
@@ -142,15 +144,15 @@ fn ladder(terms: u64, width: u32, frac: u32) -> Function {
     Function::ladder(Ladder::fit(spec, |s| one / s), frac)
 }
 
-/// For one positive word per row, the bits that tell which powers of two or four it reaches.
+/// For one positive word per row, bits that tell which powers of two, or of four, the word reaches.
 pub(super) struct Octaves<B: Abb> {
-    /// The selectors of the first scaling and of the last scaling.
+    /// The bits as selectors, one for the scaling before the table and one for the scaling after it.
     selectors: Option<[Selector<B::Form>; 2]>,
     steps: u32,
 }
 
 impl<B: Abb> Octaves<B> {
-    /// The bits that tell which of the `thresholds`, in ascending order, `x` reaches.
+    /// The bits that tell which of the `thresholds` each word of `x` reaches. The thresholds are in ascending order.
     pub(super) fn of(b: &mut B, x: &B::Words, thresholds: &[i64], width: u32) -> Result<Self, Error> {
         let selectors = match thresholds {
             [] => None,
@@ -162,8 +164,8 @@ impl<B: Abb> Octaves<B> {
         Ok(Octaves { selectors, steps: thresholds.len() as u32 })
     }
 
-    /// `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`. x is (rows). A row
-    /// reaches the first k of its J thresholds.
+    /// Scales, evaluates and scales back. Let a row of x, which is (rows), reach the first k of its J thresholds. Its
+    /// result is `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`.
     pub(super) fn apply(
         self,
         b: &mut B,
@@ -181,8 +183,8 @@ impl<B: Abb> Octaves<B> {
 }
 
 /// x 2^(`bits` (J - k)) modulo 2^`width` for x of shape (rows), where each row reaches the first k of its J
-/// thresholds. With g_j = 1 for a threshold that is `reached`, this is x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits
-/// (J - j))).
+/// thresholds. With g_j = 1 where threshold j is `reached` and g_j = 0 elsewhere, this is x (2^(bits J) - sum_j g_j
+/// (2^bits - 1) 2^(bits (J - j))).
 fn scale_up<B: Abb>(
     b: &mut B,
     x: &B::Words,

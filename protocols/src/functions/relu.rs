@@ -1,7 +1,8 @@
 //! ReLU: an entry where it is positive, and 0 elsewhere.
 //!
-//! **Range.** |x| < 2^10. **Error.** At most [`MAX_RELU_ERROR`], near 0 alone: the comparison drops [`DROPPED`] low
-//! bits of the shares, whose carry is lost. **Revealed.** Nothing. *Cost.* One comparison and one multiplexer.
+//! **Range.** |x| < 2^10. **Error.** At most [`MAX_RELU_ERROR`], and only near 0: the comparison drops the
+//! [`DROPPED`] low bits of the shares, and so loses their carry. **Revealed.** Nothing. *Cost.* One comparison and
+//! one multiplexer.
 
 use crate::abb::Abb;
 use crate::ops::{AtLeast, Mux};
@@ -15,7 +16,7 @@ pub const MAX_RELU_ERROR: f64 = 1.3e-4;
 const RANGE_BITS: u32 = 10;
 const COMPARED_WIDTH: u32 = FRAC + RANGE_BITS + 2;
 
-/// Low bits that the comparison ignores: 2^-13 is half the error that other activations have.
+/// Low bits that the comparison ignores. They make up 2^-13, which is half the error that other activations have.
 pub const DROPPED: u32 = 5;
 
 const _: () = assert!(MAX_RELU_ERROR > 1.0 / (1u64 << (FRAC - DROPPED)) as f64, "a unit of the comparison");

@@ -18,7 +18,8 @@ pub const ANGLE_FRAC: u32 = 16;
 /// Largest error for inputs of magnitude up to 1.
 pub const MAX_ROPE_ERROR: f64 = 2e-5;
 
-/// |x1 cos - x2 sin| < 2^13 at FRAC + ANGLE_FRAC fractional bits, and two bits for the truncation.
+/// Bits of the ring of the products: |x1 cos - x2 sin| < 2^13 at FRAC + ANGLE_FRAC fractional bits, and two bits for
+/// the truncation.
 const WIDTH: u32 = FRAC + ANGLE_FRAC + 13 + 2;
 
 /// x of shape (count, heads, d) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis. `cos`

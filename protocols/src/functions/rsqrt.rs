@@ -1,7 +1,7 @@
 //! sqrt(n) / sqrt(q) for a sum q of n squares: the inverse of a root mean square.
 //!
-//! This works as in [`reciprocal`](super::reciprocal), with powers of four. Let 2^b be the largest power of two up to
-//! the smallest q, n eps. Let 4^k <= q / 2^b < 4^(k+1) and g_j = [q / 2^b >= 4^j]. Then
+//! This works as in [`reciprocal`](super::reciprocal), with powers of four. The smallest q is n eps. Let 2^b be the
+//! largest power of two that does not exceed n eps. Let 4^k <= q / 2^b < 4^(k+1) and g_j = [q / 2^b >= 4^j]. Then
 //!
 //! C = q 4^(J-k) = 4^J q - sum_j 3 4^(J-j) g_j q
 //!
@@ -30,7 +30,7 @@ use crate::{Error, Evaluation, FRAC, Tensor};
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RSQRT_ERROR: f64 = 2e-5;
 
-/// [`MAX_RSQRT_ERROR`] for a ladder, before two units in the last place.
+/// Largest relative error by a ladder, to which two units in the last place are added.
 pub const MAX_LADDER_ERROR: f64 = 4e-5;
 
 /// Fractional bits of the result.
@@ -39,10 +39,10 @@ pub const RSQRT_FRAC: u32 = 24;
 /// Fractional bits of q.
 pub const SQUARE_FRAC: u32 = 2 * FRAC;
 
-/// q < 2^(SQUARE_BITS - SQUARE_FRAC) = 2^26.
+/// Bits of q: q < 2^(SQUARE_BITS - SQUARE_FRAC) = 2^26.
 pub const SQUARE_BITS: u32 = 62;
 
-/// Smallest q in units. For a smaller one the result would not fit its ring.
+/// Smallest q, in units of its last place. For a smaller one the result would not fit its ring.
 pub const MIN_SQUARES: u64 = 1 << 18;
 
 /// Most squares in a sum. For more, sqrt(n) would not leave room in the table's ring.
@@ -51,7 +51,8 @@ pub const MAX_NORM_ENTRIES: usize = 1 << 16;
 const TABLE_FRAC: u32 = 20;
 /// The argument at which the table begins.
 const BASE: f64 = 0.875;
-/// Look-up: 32 cubic windows of 1/8. FSS keys: 1024 lines over windows of 1/256.
+/// The table of the inverse root. For look-up, it has 32 cubic windows of width 1/8; for FSS keys, 1024 lines over
+/// windows of width 1/256.
 const GRIDS: Grids = Grids {
     lookup: Grid {
         index_bits: 5,
@@ -63,11 +64,11 @@ const GRIDS: Grids = Grids {
 /// Bits below the bit of the lowest threshold at which comparisons look.
 const COMPARED_BITS: u32 = 5;
 
-/// Windows and octaves of a rung, if a ladder evaluates q directly.
+/// log2 of the windows of a rung, and the octaves that it serves, if a ladder evaluates q directly.
 const LADDER: [u32; 2] = [13, 6];
 /// Bits of a rung's input below its window.
 const LADDER_LOW_BITS: u32 = 10;
-/// Flows that a ladder saves over normalisation.
+/// Flows that a ladder saves compared with a table of the normalised sum.
 const LADDER_SAVES: u32 = 6;
 
 /// n eps in units of q, at least [`MIN_SQUARES`].
@@ -76,8 +77,8 @@ pub(crate) fn smallest_square(n: usize, eps: f32) -> u64 {
     (units.round() as u64).max(MIN_SQUARES)
 }
 
-/// (rows) -> (rows): sqrt(n) / sqrt(q) at [`RSQRT_FRAC`] fractional bits modulo 2^`width`, for q at [`SQUARE_FRAC`]
-/// fractional bits, `smallest` <= q < 2^[`SQUARE_BITS`] in units.
+/// sqrt(n) / sqrt(q) for each of (rows) sums q of `n` squares, at [`RSQRT_FRAC`] fractional bits modulo 2^`width`. q
+/// has [`SQUARE_FRAC`] fractional bits, and in units of its last place `smallest` <= q < 2^[`SQUARE_BITS`].
 ///
 /// # Errors
 /// A `smallest` of 2^([`SQUARE_BITS`] - 2) or more, and more than [`MAX_NORM_ENTRIES`] squares.
@@ -128,7 +129,7 @@ pub(crate) fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64, wi
     })
 }
 
-/// The function sqrt(n) / sqrt(q) of q itself, as a ladder.
+/// The function sqrt(n) / sqrt(q) as a ladder that takes q itself.
 fn ladder(n: usize, smallest: u64, width: u32) -> Function {
     let [index_bits, octaves] = LADDER;
     let range = [smallest, mask(SQUARE_BITS)];

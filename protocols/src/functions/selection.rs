@@ -6,13 +6,14 @@
 //! - Positions in a shuffled order that no party knows. Gathering shuffles the payload by the same permutations and
 //!   takes the positions. Scattering puts entries at the positions among zeros and restores the order.
 //!
-//! **Range.** Payloads |x| < 2^magnitude as stated by the caller. **Error.** With one-hot words a few units in the
-//! last place, as products have; with permutations one unit.
+//! **Range.** Payloads |x| < 2^magnitude for a magnitude that the caller states. **Error.** With one-hot words a few
+//! units in the last place, as products have; with permutations one unit.
 //!
-//! **A payload that stays.** Every step gathers from a cache by another hidden choice, while the rows of the cache
-//! stay. In a two-phase session `gather_cached` opens each row under its mask once, and after that only the one-hot
-//! words ([`cached`](crate::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask for the
-//! rows of two steps would show whether the choice changed. So products with gathered rows are plain triples.
+//! **A payload that stays.** Every step of a generation gathers from a cache by a new hidden choice, while the rows
+//! of the cache stay the same. In a two-phase session `gather_cached` opens each row under its mask once, and after
+//! that only the one-hot words ([`cached`](crate::cached)). Gathered rows, however, are fresh shares and need fresh
+//! masks: one mask for the rows of two steps would show whether the choice changed. So products with gathered rows
+//! are plain triples.
 //!
 //! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` opens a uniformly random
 //! permutation, as [`compact`] does. **Revealed.** Nothing.
@@ -67,8 +68,8 @@ pub fn one_hot<B: Abb>(b: &mut B, selection: &Selection<B::Words>) -> Result<B::
     }
 }
 
-/// The chosen entries of x: (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The number of rows of
-/// the selection is a multiple of the number of rows of x; consecutive rows of the selection share a row of x.
+/// The chosen entries of x: (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The selection has a
+/// multiple of the rows of x, and consecutive rows of the selection share a row of x.
 pub fn gather<B: Abb>(
     b: &mut B,
     selection: &Selection<B::Words>,
@@ -78,9 +79,9 @@ pub fn gather<B: Abb>(
     gather_from(b, selection, x, magnitude, None)
 }
 
-/// [`gather`] from a cached operand: the entries of the previous gathering with `operand`, followed by new ones. w
-/// and the number of rows of x stay the same from one gathering to the next. Permutations move all entries in any
-/// case and do not use `operand`.
+/// [`gather`] from a cached operand. x has the entries of the previous gathering with `operand`, followed by new
+/// entries. w and the number of rows of x stay the same from one gathering to the next. A selection by permutations
+/// moves all entries in any case and does not use `operand`.
 pub fn gather_cached<B: Abb>(
     b: &mut B,
     selection: &Selection<B::Words>,
@@ -183,7 +184,8 @@ pub(crate) fn compose<B: Abb>(
     })
 }
 
-/// `selection` in the form that it has, with the chosen entries in the order of their positions.
+/// `selection` with the chosen entries in the order of their positions. Its form, one-hot words or permutations,
+/// stays the same.
 pub(crate) fn in_order<B: Abb>(b: &mut B, selection: &Selection<B::Words>) -> Result<Selection<B::Words>, Error> {
     match selection {
         Selection::OneHot(words) => ordered(b, words).map(Selection::OneHot),
@@ -258,7 +260,8 @@ pub(crate) fn payload_rounding(magnitude: u32) -> Result<Truncation, Error> {
     Ok(Truncation { width, shift: 0, out: 64 })
 }
 
-/// Flat positions of the chosen items' words, in a shuffled order of w words per item.
+/// The positions, in a vector of all words, of the words of the chosen items, where each item of the shuffled order
+/// has w words.
 fn places<W>(shuffled: &Shuffled<W>, w: usize) -> Indices<'_> {
     let Shuffled { positions, n, .. } = shuffled;
     let item = move |row: usize, position: usize| {

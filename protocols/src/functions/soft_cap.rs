@@ -12,7 +12,7 @@ use crate::functions::fit::kept;
 use crate::functions::grid::{Grid, Pieces};
 use crate::{Error, Evaluation, FRAC, Tensor};
 
-/// Largest error of a result, as a share of the cap.
+/// Largest error of a result, as a fraction of the cap.
 pub const MAX_SOFT_CAP_ERROR: f64 = 5e-5;
 
 /// Smallest and largest cap.

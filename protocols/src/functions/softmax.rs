@@ -4,10 +4,10 @@
 //! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
-//! **Two forms of the terms.** Look-up and long rows compare m - x with the cut and mux; where keys are prepared, one
-//! table serves all differences (`exp_to_zero`). Where flows cost more than the keys' leaves, m is a maximum by
-//! counts, which may be 1 above the largest entry. `exp_to_zero` takes that, too. The sum of a row is then at least 1
-//! / e.
+//! **Two forms of the terms.** In the first form, for look-up and long rows, m - x is compared with the cut and a
+//! multiplexer sets the far terms to zero. In the second form, where keys are prepared, one table serves all
+//! differences (`exp_to_zero`). Where flows cost more than expanding the leaves of keys, m is a maximum by counts,
+//! which may be 1 above the largest entry. `exp_to_zero` takes that, too. The sum of a row is then at least 1 / e.
 //!
 //! **Range.** The range of [`max`](super::max), about |x| < 2^9, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1].
 //! In the second form, entries of a row are less than [`WHOLE_RANGE`] - 1 apart, or [`HIDDEN_RANGE`] - 1 where
@@ -54,17 +54,18 @@ use crate::ops::{AtLeast, Choose, MulRows, Select, Truncation};
 use crate::words::Words;
 use crate::{Error, Evaluation, FRAC, Indices, Lengths, Tensor};
 
-/// Largest absolute error of a probability, besides [`MAX_TERM_ERROR`] for each visible entry of the row.
+/// Largest absolute error of a probability, not counting [`MAX_TERM_ERROR`] for each visible entry of the row.
 pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
 
-/// [`MAX_SOFTMAX_ERROR`] where keys are prepared.
+/// Takes the place of [`MAX_SOFTMAX_ERROR`] where keys are prepared.
 pub const MAX_MASKED_SOFTMAX_ERROR: f64 = 5e-5;
 
 /// Rounding of one term of the sum: half a unit in the last place, or a whole unit between two parties, which round
 /// either way. Many equally small terms next to a large one add up.
 pub const MAX_TERM_ERROR: f64 = 0.5 / (1u64 << FRAC) as f64;
 
-/// [`MAX_TERM_ERROR`] where keys are prepared: the sum that divides a term may be as small as 1 / e.
+/// Takes the place of [`MAX_TERM_ERROR`] where keys are prepared: there the sum by which a term is divided may be as
+/// small as 1 / e.
 pub const MAX_MASKED_TERM_ERROR: f64 = std::f64::consts::E * MAX_TERM_ERROR;
 
 /// Low bits of a difference to the maximum that its comparison with [`CUT`] ignores.
@@ -73,17 +74,18 @@ const DROPPED: u32 = 13;
 /// Resolution of the comparison with [`CUT`].
 const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
-/// From this difference to the maximum on, terms are 0. It lies one unit of the comparison below the exponential's
-/// end.
+/// Terms are 0 if their difference to the maximum is at least this. It lies one unit of the comparison below the
+/// exponential's end.
 pub const CUT: f64 = EXP_END - UNIT;
 
-/// Most columns: 131072, as many positions as published models have.
+/// Most columns of a row: 131072, as many as published models have positions.
 pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 17;
 
 /// Flows of a maximum by counts.
 const COUNTED_FLOWS: u32 = 5;
 
-/// Leaves of keys that take as long as the work of a maximum by counts for one row, whatever the row's length.
+/// Number of leaves of keys whose expansion takes as long as the work of a maximum by counts for one row of any
+/// length.
 const ROW_LEAVES: u64 = 20_000;
 
 /// Columns up to which the reciprocal of the sum has [`RECIPROCAL_FRAC`] fractional bits.
@@ -104,14 +106,14 @@ pub fn softmax<B: Abb>(b: &mut B, scores: &B::Words, visible: &[usize]) -> Resul
     Ok(softmax_each(b, &[Visible { scores, seen: &seen, sink: false, hidden: false }])?.remove(0))
 }
 
-/// Softmax of several tensors in one go: all their rows share messages.
+/// Softmax of several tensors in one call: the rows of all tensors share messages.
 pub fn softmax_each<B: Abb>(b: &mut B, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, Error> {
     let places = parts.iter().map(|part| Place::of(&part.scores.shape(), part.seen.to_vec(), part.sink)).collect();
     let hidden = parts.iter().any(|part| part.hidden);
     over(b, &parts.iter().map(|part| part.scores).collect::<Vec<_>>(), places, hidden)
 }
 
-/// The softmax of the visible entries of several tensors.
+/// The softmax of the visible entries of several tensors, which lie at `places`. Some of them may be `hidden`.
 fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>, hidden: bool) -> Result<Vec<B::Words>, Error> {
     b.scope("softmax", |b| {
         let lengths = Lengths::joined(&places.iter().map(|place| place.lengths.clone()).collect::<Vec<_>>());
@@ -143,7 +145,7 @@ struct Place {
     lengths: Lengths,
     /// The first visible column of each row of a batch.
     starts: Vec<usize>,
-    /// Whether the last entry of each row is visible, too, wherever the other visible entries lie.
+    /// Whether the last entry of each row is visible in addition to the entries from its first visible column on.
     sink: bool,
 }
 
@@ -158,7 +160,7 @@ impl Place {
         Place { shape: shape.to_vec(), lengths, starts: seen.iter().map(|s| s.start).collect(), sink }
     }
 
-    /// The place of each visible entry in the tensor.
+    /// The position in the tensor of each visible entry.
     fn entries(&self) -> Indices<'static> {
         let (lengths, starts, columns) =
             (self.lengths.clone(), self.starts.clone(), self.shape[self.shape.len() - 1]);
@@ -178,7 +180,7 @@ impl Place {
         x.reshape(&[x.len()]).pick(&self.entries())
     }
 
-    /// The inverse of [`seen`](Place::seen), with zeros elsewhere.
+    /// The inverse of [`seen`](Place::seen). Entries that are not visible become zeros.
     fn back<W: Tensor + Words>(&self, p: &W) -> W {
         p.place(&self.entries(), self.shape.iter().product()).reshape(&self.shape)
     }
@@ -191,7 +193,8 @@ fn joined<W: Tensor>(parts: &[W]) -> W {
     }
 }
 
-/// The softmax of rows of `lengths`, from the vector of all their entries. Some entries may be `hidden`.
+/// The softmax of rows that lie one after another in the vector `x` and have the `lengths`. Some entries may be
+/// `hidden`.
 fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, hidden: bool) -> Result<B::Words, Error> {
     let longest = lengths.counts().longest();
     // A quotient e / sum is at most 1, up to the reciprocal's error.
@@ -234,8 +237,8 @@ fn near_terms<B: Abb>(b: &mut B, t: &B::Words, width: u32) -> Result<B::Words, E
     b.apply(Select { width }, (near, &e))
 }
 
-/// Brings a probability of rows of up to `longest` entries to [`FRAC`] fractional bits. Its
-/// [`ceiling`](crate::ops::truncate::ceiling) is the same for all lengths: ring and shift grow together.
+/// The truncation that brings a probability to [`FRAC`] fractional bits, for rows of up to `longest` entries. Its
+/// [`ceiling`](crate::ops::truncate::ceiling) is the same for all lengths, because ring and shift grow together.
 pub(crate) fn rounding(longest: usize) -> Truncation {
     let shift = reciprocal_frac(longest);
     Truncation { width: ring_for(1.01, FRAC + shift), shift, out: 64 }
@@ -246,7 +249,7 @@ struct Chunks {
     size: usize,
     /// The row that each chunk belongs to.
     row: Indices<'static>,
-    /// Position of every entry among the chunks.
+    /// Position of every entry in the vector of all chunks.
     at: Indices<'static>,
 }
 
@@ -254,8 +257,8 @@ impl Chunks {
     /// Bits that an oblivious transfer costs besides its messages, roughly.
     const OVERHEAD: usize = 32;
 
-    /// The size that sends the fewest bits. A product of a chunk with a word takes `width` transfers of `size` words
-    /// of (width + 1) / 2 bits on average. Transfers of padding are wasted.
+    /// Chunks of the size for which the fewest bits are sent. A product of a chunk with a word takes `width`
+    /// transfers of `size` words of (width + 1) / 2 bits on average. Transfers of padding are wasted.
     fn of(lengths: &Lengths, width: u32) -> Self {
         let longest = lengths.counts().longest().max(1);
         let chunks = |size: usize| lengths.counts().sum(|n| n.div_ceil(size));
@@ -282,7 +285,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Largest error, minus the error of the terms, with scores from `score`. Masked entries must be exactly 0.
+    /// Largest error, less the error that the terms may have, for scores made by `score`. Masked entries must be
+    /// exactly 0.
     fn worst(batch: usize, visible: &[usize], columns: usize, score: impl FnMut(usize) -> f64) -> f64 {
         worst_by(Evaluation::Lookup, batch, visible, columns, score)
     }
@@ -369,7 +373,7 @@ mod tests {
         }
     }
 
-    /// The terms and the reciprocal have larger errors where tables serve their whole range.
+    /// The terms and the reciprocal have larger errors where their tables serve the whole range.
     #[test]
     fn error_on_masked_inputs() {
         let mut rng = StdRng::seed_from_u64(8);
@@ -389,8 +393,8 @@ mod tests {
         assert!(largest < MAX_MASKED_SOFTMAX_ERROR, "{largest}");
     }
 
-    /// Every entry of a flat row is 1 / n but for its rounding. No row reaches the worst case of the bound, but
-    /// beside a peak the roundings of equal terms add up.
+    /// Every entry of a flat row is 1 / n apart from its rounding. No row reaches the worst case of the bound, but
+    /// next to a single large entry the roundings of equal terms add up.
     #[test]
     fn long_rows() {
         let mut rng = StdRng::seed_from_u64(7);

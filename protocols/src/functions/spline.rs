@@ -19,7 +19,7 @@ pub struct Spline {
     degree: usize,
     /// Bits of the factors p_2, p_3, ... The factor p_1 is low_1 itself.
     power_bits: [u32; MAX_DEGREE - 1],
-    /// Polynomials in units of windows, for the windows -1, 0, ...
+    /// The polynomials of the windows -1, 0, ..., whose argument is in units of windows.
     polynomials: Vec<[f64; MAX_DEGREE + 1]>,
     /// The scale 2^(out_frac - bits of p_k) for every k.
     scales: [f64; MAX_DEGREE + 1],
@@ -79,7 +79,7 @@ impl Table for Spline {
         TableShape { index_bits, low_bits, out_width: self.out_width, constant: true, factor_bits }
     }
 
-    /// p_k = floor(z^k 2^bits) for z = low / 2^low_bits.
+    /// The factors p_k = floor(z^k 2^bits), where z = low / 2^low_bits and bits is the number of bits of p_k.
     fn factors(&self, low: u64, out: &mut [u64]) {
         out[0] = low;
         let z = low as f64 / (1u64 << self.grid.low_bits) as f64;

@@ -28,7 +28,7 @@
 //! difference of keys leaves their ring, so the outcomes are those of a total order of distinct integers. The opened
 //! outcomes and positions are then those of a uniformly random ranking; see [`quickselect`](crate::ops::quickselect).
 //! The positions tell something about the entries only together with the permutation, or with another opening under
-//! the same permutations. The caller must never make such an opening.
+//! the same permutations. So the caller must never make another opening under these permutations.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ use crate::ops::{AtLeast, B2a, Mux, OneHot, Permutations, Permute, Quickselect, 
 use crate::words::{Words, index_bits};
 use crate::{Ceiling, Error, FRAC, Indices, Tensor};
 
-/// Most entries of a unit vector, see [`OneHot`].
+/// Most entries of a unit vector, which [`OneHot`] limits.
 const MOST_ENTRIES: usize = 1 << MOST_BITS;
 
 /// The range and the precision in which entries are compared.
@@ -66,12 +66,13 @@ impl Scores {
         Scores { bound: ceiling.units(), frac, rounded: false }
     }
 
-    /// These scores, rounded to their fractional bits if `rounded`.
+    /// The same scores. If `rounded`, they are rounded exactly to their fractional bits before they are compared.
     pub const fn rounding(self, rounded: bool) -> Self {
         Scores { rounded, ..self }
     }
 
-    /// Bits of a ring in which differences of keys are signed. A key is a value and `bits` bits of an index.
+    /// The number of bits of a ring in which all differences of keys are signed values. A key is a value and `bits`
+    /// bits of an index.
     ///
     /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)], where the 1 is
     /// for the carry that shares lose, or in [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] if values are rounded.
@@ -98,8 +99,8 @@ impl Scores {
         Ok((coarse, width))
     }
 
-    /// Distinct keys that carry the index, and the bits of their ring. A key is value 2^b + (n - 1 - index) with b
-    /// index bits.
+    /// Distinct keys that carry the index, and the bits of their ring. With b bits for an index, the key of a value
+    /// is value 2^b + (n - 1 - index).
     pub(crate) fn keys<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
         let (rows, n) = matrix(x);
         let bits = index_bits(n);
@@ -110,8 +111,8 @@ impl Scores {
     }
 }
 
-/// The multiple of 2^`drop` nearest to each entry (of two, the upper one), divided by 2^`drop`, modulo 2^`width`.
-/// Exact: the low halves of the shares carry where the bit above them is not the sum of the shares' bits.
+/// Each entry divided by 2^`drop` and rounded to nearest (halves up), modulo 2^`width`. Exact: the low parts of the
+/// shares carry where the bit above them is not the sum of the shares' bits.
 fn rounded<B: Abb>(b: &mut B, x: &B::Words, drop: u32, width: u32) -> Result<B::Words, Error> {
     if drop == 0 {
         return Ok(x.clone());
@@ -136,10 +137,10 @@ pub enum Selection<W> {
     Shuffled(Shuffled<W>),
 }
 
-/// The k largest as positions of a shuffled order.
+/// The k largest entries of each row as positions in a shuffled order.
 #[derive(Clone)]
 pub struct Shuffled<W> {
-    /// The permutations. Data shuffled by them has the chosen items at `positions`.
+    /// The permutations. Shuffled by them, any data has the chosen items at `positions`.
     pub permutations: Permutations,
     /// For every row the positions of the k largest in the shuffled order, ascending.
     pub positions: Vec<Vec<usize>>,
@@ -163,8 +164,8 @@ fn matrix(x: &impl Tensor) -> (usize, usize) {
     }
 }
 
-/// (rows, n) -> (rows, n): the number of entries of the row that come before each entry, 0 for the largest, modulo
-/// 2^ceil(log2 n).
+/// The rank of each entry in its row, (rows, n) -> (rows, n), modulo 2^ceil(log2 n). The rank is the number of
+/// entries of the row that come before the entry, and 0 for the largest.
 pub(crate) fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words, Error> {
     let (rows, n) = matrix(x);
     let bits = index_bits(n);
@@ -323,7 +324,8 @@ fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> 
     b.apply(B2a { width }, &bits)
 }
 
-/// The layers of comparators (the larger goes to the first wire) that bring the `k` largest of `n` first, in order.
+/// The layers of comparators that bring the `k` largest of `n` entries to the first wires, in order. A comparator
+/// puts the larger entry on the first of its two wires.
 fn network(n: usize, k: usize) -> Vec<Vec<(usize, usize)>> {
     // Batcher's network for the next power of two. Wires from n on would hold smaller values, and stay.
     let size = n.next_power_of_two();

@@ -7,15 +7,16 @@ use crate::{Indices, Lengths};
 pub(super) struct Round {
     pub(super) left: Indices<'static>,
     pub(super) right: Indices<'static>,
-    /// Positions of the entries that rest: the last of each row of odd length.
+    /// Positions of the entries that have no partner in this round: the last entry of each row of odd length.
     pub(super) single: Indices<'static>,
-    /// The order of the rows, as indices into the winners followed by the entries that rest.
+    /// The order of the next round's rows, as indices into a vector of the winners followed by the entries without a
+    /// partner.
     pub(super) order: Indices<'static>,
     /// Lengths of the rows after the round.
     pub(super) next: Lengths,
 }
 
-/// Pairs the first half of each row with the second.
+/// The round that pairs the first half of each row with the second half.
 pub(super) fn pair(lengths: &Lengths) -> Round {
     let pairs = lengths.counts().sum(|n| n / 2);
     let odd = lengths.counts().sum(|n| n % 2);
@@ -51,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// Left, right, single, order and next, worked out row by row.
+    /// The fields left, right, single, order and next of a round, worked out row by row.
     fn explicit(lengths: &[usize]) -> [Vec<usize>; 5] {
         let pairs: usize = lengths.iter().map(|n| n / 2).sum();
         let [mut left, mut right, mut single, mut order] = [const { Vec::new() }; 4];

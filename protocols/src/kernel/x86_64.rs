@@ -11,11 +11,11 @@ use crate::matrix::{HALF, MOST};
 const EIGHT: usize = 8;
 const SIXTEEN: usize = 16;
 
-/// Bytes from the entries of a stored line that are multiplied to those that are prefetched meanwhile. Lines follow
+/// How many bytes ahead of the entries of a stored line that are being multiplied others are prefetched. Lines follow
 /// one another in memory.
 const AHEAD: usize = 8192;
 
-/// The inner products of the words (low, high) and of each line, without up to seven entries at the end.
+/// For each line, the inner product of the words (low, high) and the line, without up to seven entries at the end.
 #[target_feature(enable = "avx2")]
 pub(super) fn inner_avx2(low: &[i32], high: &[u32], lines: [&[i32]; BESIDE]) -> [u64; BESIDE] {
     let [a, b, c, d] = lines.map(|line| &line.as_chunks::<EIGHT>().0[..low.len() / EIGHT]);
@@ -72,7 +72,7 @@ pub(super) fn round_stored_avx512(line: &Stored, out: &mut [i32]) -> usize {
     SIXTEEN * out.len()
 }
 
-/// `numbers`, after a prefetch of what lies `AHEAD` bytes behind them, unless `AHEAD` is 0.
+/// Returns `numbers`. Before, prefetches what lies `AHEAD` bytes behind them, unless `AHEAD` is 0.
 #[inline(always)]
 fn fetch<T, const AHEAD: usize>(numbers: &T) -> &T {
     if AHEAD > 0 {
@@ -83,7 +83,7 @@ fn fetch<T, const AHEAD: usize>(numbers: &T) -> &T {
     numbers
 }
 
-/// Entries 8 i to 8 i + 7 of a line: round(w factor), as [`crate::matrix`] says it.
+/// The entries 8 i to 8 i + 7 of a line: round(w factor) for each stored number w, as in [`crate::matrix`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn eight<const AHEAD: usize>(line: &Stored, i: usize) -> __m256i {
@@ -144,8 +144,8 @@ fn sixteen<const AHEAD: usize>(line: &Stored, i: usize) -> __m512i {
     _mm512_cvttps_epi32(_mm512_add_ps(w, _mm512_castsi512_ps(half)))
 }
 
-/// The inner product of the words (low, high) and of each of N lines, without up to seven entries at the end.
-/// `entries` gives eight entries of a line.
+/// For each of N lines, the inner product of the words (low, high) and the line, without up to seven entries at the
+/// end. `entries` gives eight entries of a line.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sums_avx2<const N: usize>(low: &[i32], high: &[u32], entries: impl Fn(usize, usize) -> __m256i) -> [u64; N] {
@@ -203,8 +203,8 @@ fn sums_avx512<const N: usize>(low: &[i32], high: &[u32], entries: impl Fn(usize
     })
 }
 
-/// Adds `low[i] lines[i]` to `low_sums` and `high[i] lines[i]` to `high_sums`, which are as long as every line, in
-/// the first columns. Returns how many: all but up to seven.
+/// In the first columns, adds `low[i] lines[i]` to `low_sums` and `high[i] lines[i]` to `high_sums`. All lines and
+/// sums have the same length. Returns the number of these columns: all but up to seven.
 #[target_feature(enable = "avx2")]
 pub(super) fn scale_lines_avx2(
     low: &[i32; DEPTH],

@@ -2,9 +2,10 @@
 //!
 //! **Functionality.** XOR shares of b -> additive shares of b modulo 2^w.
 //!
-//! **Source.** b = b_s + b_c - 2 b_s b_c. The product of the two private bits is one correlated OT modulo 2^(w-1),
-//! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1). In the prepared form, it
-//! is made like the product of the top bits in a [truncation](super::truncate), in one exchange of a bit.
+//! **Source.** For the server's share b_s and the client's share b_c, b = b_s + b_c - 2 b_s b_c. The product of the
+//! two private bits is one correlated OT modulo 2^(w-1), half of what selecting a public 1 would take (CrypTFlow2,
+//! eprint 2020/1002, section 3.1). In the prepared form, the product is made like the product of the top bits in a
+//! [truncation](super::truncate), and each party sends one bit.
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
 

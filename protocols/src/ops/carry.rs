@@ -2,9 +2,10 @@
 //!
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
-//! **Source.** The sign by a carry `[a < b]` of l = w - 1 bits, as in [`compare`](super::compare). The server has a
-//! and the client b. Both cut their numbers into digits of three bits. The bits `[a_i < b_i]` and `[a_i = b_i]` of a
-//! digit are inner products of seven bits of either party:
+//! **Source.** The sign of x - c follows from a carry `[a < b]` of two numbers of l = w - 1 bits, as in
+//! [`compare`](super::compare). The server has a and the client b. Both cut their numbers into digits of three bits.
+//! The bits `[a_i < b_i]` and `[a_i = b_i]` of a digit are inner products of seven bits of one party with seven bits
+//! of the other:
 //!
 //! ```text
 //! u_v = [b_i = v],  [a_i < b_i] = sum_v [a_i < v] u_v,  [a_i = b_i] = [a_i = 0] + sum_v ([a_i = v] + [a_i = 0]) u_v,
@@ -15,10 +16,12 @@
 //!          by Beaver's triples of bits (GMW, STOC 1987), in one exchange a level
 //! ```
 //!
-//! The least digit of all, and what it is joined to, needs no "equal". Words hold the bits of 64 comparisons.
+//! The least digit, and every group of digits that contains it, needs no "equal". A word holds one bit of each of 64
+//! comparisons.
 //!
 //! **Exchanges.** 1 + ceil(log2(ceil(l / 3))). **Bytes.** A comparison of 64 bits takes 68 between the parties and 10
-//! from the helper. Two parties alone compare by fewer OTs ([`compare`](super::compare)) than these words take.
+//! from the helper. Two parties without a helper compare directly ([`compare`](super::compare)), because making these
+//! words takes more OTs.
 //!
 //! **Range.** Any x with x - c a signed w-bit value; 2 <= w <= 64. **Error.** None.
 //!
@@ -37,32 +40,34 @@ use crate::ops::fss::key_words;
 use crate::wire::beaver::random;
 use crate::wire::{cross, opening};
 
-/// Comparisons whose bits are in one word.
+/// Number of comparisons of which a word holds one bit each.
 const LANES: usize = 64;
 /// Bits of a digit.
 const DIGIT: usize = 3;
 /// Values of a digit other than 0.
 const VALUES: usize = (1 << DIGIT) - 1;
 const DIGITS: &str = "compare/digits";
-/// The openings of digits, for an audit.
+/// The part of the operation in which digits are opened, for an audit.
 const PART: &str = "/digits";
 
-/// Masks, and shares of their products, for carries of `bits` bits. Unit: 64 comparisons. Its words are this party's
-/// masks of digits, its masks of pairs, level by level, and its shares of the products, first those of digits.
+/// Masks, and shares of their products, for carries `[a < b]` of numbers of `bits` bits. Unit: 64 comparisons. The
+/// words of a unit are this party's masks of digits, its masks of pairs, level by level, and its shares of the
+/// products. Products of digits come before products of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carry {
-    /// Bits of the numbers whose carry it is, 1..=63.
+    /// Bits of the numbers a and b, 1..=63.
     pub bits: u32,
 }
 
 impl Carry {
-    /// Units for `comparisons` comparisons.
+    /// Number of units that `comparisons` comparisons take.
     pub(crate) fn units(comparisons: usize) -> usize {
         comparisons.div_ceil(LANES)
     }
 
-    /// Whether a helper deals this kind. A kind from a peer may be out of range.
+    /// Whether a helper deals this kind. It does not if a field is out of range, which can happen for a kind that a
+    /// peer sent.
     pub(crate) fn is_served(&self) -> bool {
         (1..=63).contains(&self.bits)
     }
@@ -71,7 +76,7 @@ impl Carry {
         (self.bits as usize).div_ceil(DIGIT)
     }
 
-    /// The number of bits of the digits that are shared: "less" of the least digit, "less" and "equal" of the others.
+    /// How many bits of the digits are shared: "less" of the least digit, and "less" and "equal" of each other digit.
     fn functions(self) -> usize {
         2 * self.digits() - 1
     }
@@ -98,7 +103,7 @@ impl Carry {
         self.functions() + self.levels().map(pair_products).sum::<usize>()
     }
 
-    /// The masks of pairs that are multiplied: two indices for each product.
+    /// The pairs of masks that are multiplied to join pairs of digits, as two indices for each product.
     fn joins(self) -> impl Iterator<Item = (usize, usize)> {
         let mut start = 0;
         self.levels().flat_map(move |pairs| {
@@ -108,24 +113,26 @@ impl Carry {
         })
     }
 
-    /// OTs by which two parties make a unit: those for products of digits, and those for products of pairs.
+    /// OTs by which two parties make a unit: first the number for products of digits, then the number for products of
+    /// pairs.
     fn ots(self) -> [usize; 2] {
         [self.functions() * VALUES, self.products() - self.functions()].map(|products| LANES * products)
     }
 }
 
-/// Masks of `pairs` pairs. A pair has three, of "equal" of the higher, "less" of the lower and "equal" of the lower
-/// digit; the least pair lacks the last.
+/// Number of masks for `pairs` pairs. A pair has three masks: of "equal" of its higher digit, and of "less" and
+/// "equal" of its lower digit. The least pair lacks the last.
 fn pair_masks(pairs: usize) -> usize {
     3 * pairs - 1
 }
 
-/// Products of `pairs` pairs: "equal" times "less", and "equal" times "equal", which the least pair lacks.
+/// Number of products for `pairs` pairs. A pair has two, the "equal" of its higher digit times the "less" and times
+/// the "equal" of its lower digit. The least pair lacks the second.
 fn pair_products(pairs: usize) -> usize {
     2 * pairs - 1
 }
 
-/// The masks of a level that are multiplied: two indices for each product.
+/// The pairs of masks that a level multiplies, as two indices for each product.
 fn factors(pairs: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..pairs).flat_map(|pair| {
         let first = (3 * pair).saturating_sub(1);
@@ -133,12 +140,13 @@ fn factors(pairs: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The words of the digit of `client` on which function `f` depends.
+/// The words in `client` of the digit on which the shared bit number `f` depends.
 fn of_digit(client: &[u64], f: usize) -> &[u64] {
     &client[VALUES * f.div_ceil(2)..][..VALUES]
 }
 
-/// The inner product of the first seven words of `a` and of those of `b`, bit by bit.
+/// For each bit position, the inner product modulo 2 of the first seven words of `a` with the first seven words of
+/// `b`.
 fn inner(a: &[u64], b: &[u64]) -> u64 {
     a.iter().zip(b).take(VALUES).fold(0, |sum, (a, b)| sum ^ a & b)
 }
@@ -242,7 +250,7 @@ fn packed(bits: &[u64]) -> Vec<u64> {
         .collect()
 }
 
-/// XOR shares of the carries `[a < b]` of `kind`: `own` are this party's numbers, the server's a or the client's b.
+/// XOR shares of the carries `[a < b]` of `kind`. `own` holds this party's numbers: a at the server, b at the client.
 pub(crate) fn run(s: &mut Session, kind: Carry, correlations: &[u64], own: &[u64]) -> Result<Vec<u8>, Error> {
     if own.is_empty() {
         return Ok(Vec::new());
@@ -302,7 +310,7 @@ pub(crate) fn run(s: &mut Session, kind: Carry, correlations: &[u64], own: &[u64
     Ok((0..own.len()).map(carry).collect())
 }
 
-/// Bits of a word that hold comparisons, if there are `comparisons` of them.
+/// The number of bits of a word that are in use, if there are `comparisons` comparisons in all.
 fn lanes(comparisons: usize) -> u32 {
     comparisons.min(LANES) as u32
 }
@@ -336,7 +344,8 @@ impl Carry {
     }
 }
 
-/// The factors that the pairs of neighbours among `items`, each (less, equal), multiply, in the order of their masks.
+/// The factors by which neighbours among `items` are joined in pairs, in the order of their masks. An item is (less,
+/// equal).
 fn to_join(items: &[[u64; 2]]) -> Vec<u64> {
     let pairs = items.as_chunks::<2>().0.iter().enumerate();
     pairs
@@ -345,7 +354,7 @@ fn to_join(items: &[[u64; 2]]) -> Vec<u64> {
         .collect()
 }
 
-/// The next level: the pairs of `items` joined by `products`, and an item that is left over.
+/// The items of the next level: the pairs of `items` joined by `products`, and the last item if it has no partner.
 fn joined(items: &[[u64; 2]], products: &[u64]) -> Vec<[u64; 2]> {
     let (pairs, rest) = items.as_chunks::<2>();
     let pair = |(pair, [_, high]): (usize, &[[u64; 2]; 2])| {

@@ -3,9 +3,9 @@
 //! **Functionality.** Shares of a signed w-bit value x and J public thresholds c_j -> XOR shares of [x >= c_j].
 //!
 //! **Source.** Sign by carry. Let v = x - c and l = w - 1, and let v_s and v_c be the low l bits of the server's and
-//! the client's share of v. The top bit of v is the exclusive-or of the shares' top bits and of the carry of their
-//! low bits, [v_s + v_c >= 2^l]. The carry is `[a < b]` for a = 2^l - 1 - v_s (server) and b = v_c (client). The
-//! parties compare a and b digit by digit:
+//! the client's share of v. The top bit of v is the exclusive-or of the top bits of both shares and of the carry from
+//! their low bits, [v_s + v_c >= 2^l]. The carry is `[a < b]` for a = 2^l - 1 - v_s (server) and b = v_c (client).
+//! The parties compare a and b digit by digit:
 //!
 //! ```text
 //! cut a and b into digits of up to 5 bits
@@ -21,7 +21,7 @@
 //! 2. The pairs are joined not by AND gates but by OTs over the joint truth table of the group. The OT sender of a
 //!    level picks its output shares itself. At the next level it is the receiver, so it can send its choices for that
 //!    level in the same message: d levels cost d + 1 flows instead of 2 d.
-//! 3. The number of digits is the one that costs least (`digits`): 14 bits are 5 + 5 + 4, for instance.
+//! 3. The number of digits is chosen for the least cost (`digits`): 14 bits are cut into 5 + 5 + 4, for instance.
 //!
 //! **Range.** x and x - c_j signed w-bit values, 2 <= w <= 64, J <= 32. **Error.** None. **Revealed.** Nothing.
 
@@ -104,7 +104,7 @@ impl Operation for AtLeast<'_> {
     }
 }
 
-/// A comparison by prepared words.
+/// A way to compare by prepared words.
 enum Way {
     Keys,
     Carry(Carry),
@@ -120,7 +120,8 @@ impl Way {
     }
 }
 
-/// A party's share of the comparisons without the carries: the top bit of its share, which the server negates.
+/// What a party's share of the comparisons is without the carries: the top bit of its share of each word, which the
+/// server negates.
 fn tops(role: Role, x: &[u64], thresholds: &[i64], width: u32) -> Vec<u8> {
     let top = |x: u64| (x >> (width - 1) & 1) as u8;
     match role {
@@ -131,7 +132,7 @@ fn tops(role: Role, x: &[u64], thresholds: &[i64], width: u32) -> Vec<u8> {
     }
 }
 
-/// This party's numbers of all comparisons: the server's a or the client's b.
+/// This party's number in every comparison: a at the server, b at the client.
 fn numbers(role: Role, x: &[u64], thresholds: &[i64], width: u32) -> Vec<u64> {
     let low = mask(width - 1);
     match role {
@@ -145,18 +146,20 @@ fn numbers(role: Role, x: &[u64], thresholds: &[i64], width: u32) -> Vec<u64> {
 const LEAF_CHOICES: &str = "compare/choices";
 const LEVEL: &str = "compare/level";
 
-/// Bits of the largest digit.
+/// Most bits of a digit.
 const LARGEST_DIGIT: u32 = 5;
 
 const MAX_THRESHOLDS: usize = 32;
 
-/// Results by bits and thresholds, each worked out once: a plan asks for them thousands of times.
+/// Results by the numbers of bits and thresholds. Each is computed once, because a plan asks for it thousands of
+/// times.
 type ByShape<T> = [[OnceLock<T>; MAX_THRESHOLDS]; 65];
 
-/// The weight of an OT when digits are chosen, in bits sent. It stands for the OT's own bits and its time.
+/// The weight of an OT, in bits sent, when the sizes of digits are chosen. It stands for the OT's own bits and its
+/// time.
 const OT_BITS: usize = 16;
 
-/// Shares of [x >= c_j], one byte 0 or 1 each, value by value, and threshold by threshold within a value.
+/// Shares of [x >= c_j], each a byte 0 or 1. They are ordered by value, and by threshold within a value.
 pub(crate) fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
     let mut out = Vec::with_capacity(x.len() * thresholds.len());
     if thresholds.is_empty() {
@@ -239,7 +242,7 @@ struct Shape {
     values: usize,
     thresholds: usize,
     low_bits: u32,
-    /// The digits, least significant first; digits of one size are held together.
+    /// The digits, least significant first. Neighbouring digits of one size are held together.
     leaves: Vec<Leaf>,
     levels: Vec<Groups>,
 }
@@ -248,7 +251,7 @@ struct Shape {
 struct Leaf {
     digits: usize,
     bits: u32,
-    /// The lowest bit of the first digit.
+    /// The position of the lowest bit of the first digit.
     start: u32,
     lookup: LookupShape,
 }
@@ -259,7 +262,7 @@ impl Leaf {
     }
 }
 
-/// [`best_digits`], searched for once.
+/// [`best_digits`], computed once for each pair of arguments.
 fn digits(bits: u32, thresholds: usize) -> &'static [u32] {
     static KNOWN: ByShape<Vec<u32>> = [const { [const { OnceLock::new() }; MAX_THRESHOLDS] }; 65];
     KNOWN[bits as usize][thresholds - 1].get_or_init(|| best_digits(bits, thresholds))
@@ -281,7 +284,7 @@ fn best_digits(bits: u32, thresholds: usize) -> Vec<u32> {
     (bits.div_ceil(LARGEST_DIGIT)..=bits.div_ceil(3)).map(split).min_by_key(cost).unwrap_or_else(|| vec![bits])
 }
 
-/// The groups of every level above `items` digits.
+/// The groups of every level, if there are `items` digits.
 fn levels(mut items: usize) -> Vec<Groups> {
     let mut levels = Vec::new();
     while items > 1 {
@@ -292,8 +295,9 @@ fn levels(mut items: usize) -> Vec<Groups> {
     levels
 }
 
-/// Bits of the index and of the result of group `g`. The index is (less, equal) of its `size` members, least
-/// significant first. The least group has no "equal", neither of its first member nor as a result.
+/// Numbers of bits of the index and of the result of group number `g`. The index consists of (less, equal) of its
+/// `size` members, least significant first. The group of the least significant digit has no "equal", neither of its
+/// first member nor as a result.
 fn group_bits(g: usize, size: usize) -> (u32, u32) {
     let least = u32::from(g == 0);
     (2 * size as u32 - least, 2 - least)
@@ -325,7 +329,7 @@ impl Shape {
         self.values * self.thresholds
     }
 
-    /// The 1-of-N OTs of group `g` of a level ([`group_bits`]).
+    /// The 1-of-N OTs of group number `g`, of `size` members, of a level ([`group_bits`]).
     fn group(&self, g: usize, size: usize) -> LookupShape {
         let (index, out) = group_bits(g, size);
         LookupShape::new(self.comparisons(), index, &[out]).expect("up to 8 index bits")
@@ -346,7 +350,8 @@ impl Shape {
     }
 }
 
-/// Groups of at most three digits, or of all four: tables have up to 2^7 entries in the least group and 2^6 above.
+/// The groups of a level with `items` digits or groups: one group of all if there are up to four, and groups of at
+/// most three otherwise. So tables have up to 2^7 entries in the least significant group and 2^6 in the others.
 fn groups(items: usize) -> Groups {
     if items <= 4 {
         return vec![items];
@@ -354,13 +359,13 @@ fn groups(items: usize) -> Groups {
     (0..items.div_ceil(3)).map(|g| (items - 3 * g).min(3)).collect()
 }
 
-/// The groups of a level that need OTs: a group of one passes through.
+/// The groups of a level that need OTs, each as its number and its size. A group of one member passes through.
 fn joined(level: &Groups) -> impl Iterator<Item = (usize, usize)> + '_ {
     level.iter().copied().enumerate().filter(|&(_, size)| size > 1)
 }
 
-/// Shares of (less, equal) of all digits or groups of digits: bit 0 is "less", bit 1 "equal". They are ordered item
-/// by item, and comparison by comparison within an item.
+/// Shares of (less, equal) of all digits or groups of digits: bit 0 is "less", and bit 1 is "equal". The outer index
+/// is the digit or group, the inner one the comparison.
 type Items = Vec<Vec<u8>>;
 
 fn client(s: &mut Session, shape: &Shape, x: &[u64]) -> Result<Vec<u8>, Error> {
@@ -431,10 +436,11 @@ fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Resu
     }
 }
 
-/// Tables of digits, as strings of up to 128 bits. Entry e holds the bits [a_j < e] and then the bits [a_j = e].
+/// Tables of digits, as strings of up to 128 bits. For each threshold j with a digit a_j, entry e holds the bit [a_j
+/// < e] and, after these bits, the bit [a_j = e].
 struct Unary {
     thresholds: u32,
-    /// The lowest bit of every entry.
+    /// A 1 at the lowest bit of every entry.
     ones: u128,
 }
 
@@ -445,7 +451,8 @@ impl Unary {
         Unary { thresholds, ones }
     }
 
-    /// The table for the digits a_j, with both words of every entry masked. It never branches on secrets.
+    /// The table for the digits a_j. The bits "less" and the bits "equal" of every entry are masked by one word each.
+    /// Computed without branches on secrets.
     fn of(&self, digits: impl Iterator<Item = u64>, [less, equal]: [u64; 2]) -> u128 {
         let entry = 2 * self.thresholds;
         let masks = u128::from(less | equal << self.thresholds).wrapping_mul(self.ones);
@@ -456,8 +463,8 @@ impl Unary {
     }
 }
 
-/// The pairs of the digits of `leaf`. `words` has two words for every value and digit, with a bit for every
-/// threshold.
+/// The shares of (less, equal) of the digits of `leaf`. `words` has two words for every value and digit, with a bit
+/// for every threshold.
 fn leaf_items(shape: &Shape, leaf: &Leaf, words: &[u64]) -> Items {
     let pair = |value: usize, digit: usize, j: usize| {
         let at = 2 * (value * leaf.digits + digit);
@@ -501,7 +508,7 @@ fn send_level(s: &mut Session, shape: &Shape, k: usize, items: Items, choices: &
     }
 }
 
-/// Receives level `k`, whose choices were sent, and continues with the next level.
+/// Receives level `k`, for which this party has sent its choices, and continues with the next level.
 fn receive_level(s: &mut Session, shape: &Shape, k: usize, items: Items, keys: ChosenKeys) -> Result<Vec<u8>, Error> {
     let level = &shape.levels[k];
     let bytes = shape.level_bytes(level);
@@ -557,21 +564,22 @@ fn choose_level(
     Ok(Some(keys))
 }
 
-/// The index of one comparison in a group: (less, equal) of every member, least significant first. The group that
-/// holds the least significant digit leaves out the first "equal".
+/// The index of comparison number `item` in a group: (less, equal) of every member, least significant first. If the
+/// group holds the `least` significant digit, the "equal" of this digit is left out.
 fn index(members: &[Vec<u8>], item: usize, least: bool) -> usize {
     let all = members.iter().rev().fold(0, |index, pairs| index << 2 | usize::from(pairs[item] & 3));
     if least { all & 1 | all >> 2 << 1 } else { all }
 }
 
-/// The table of a group, as a string of up to 128 bits: the joint (less, equal) of every index ([`group_bits`]).
+/// The table of a group, as a string of up to 128 bits. The entry at each index ([`group_bits`]) is the joint (less,
+/// equal) of the group.
 struct Truth {
     /// Bits of an entry.
     out: u32,
     table: u128,
     /// For every bit of the index, the entries where it is 0.
     zeros: Vec<u128>,
-    /// The lowest bit of every entry.
+    /// A 1 at the lowest bit of every entry.
     ones: u128,
 }
 
@@ -596,8 +604,8 @@ impl Truth {
         Truth { out, table: string(&join), zeros, ones: string(&|_| 1) }
     }
 
-    /// The table whose entry e is the entry of index e ^ `own`, under `mask`. Each bit of `own` swaps halves or
-    /// leaves them.
+    /// The table with its entries permuted and masked: entry e is the entry of index e ^ `own`, under `mask`. Each
+    /// bit of `own` swaps halves of the table or leaves them.
     fn of(&self, own: usize, mask: u8) -> u128 {
         let turned = self.zeros.iter().enumerate().fold(self.table, |table, (bit, zeros)| {
             let (step, turn) = (self.out << bit, 0u128.wrapping_sub((own >> bit & 1) as u128));

@@ -1,4 +1,5 @@
-//! The kinds that a helper deals, and their places on the wire: a line for each, the oldest first.
+//! The kinds of correlations that a helper deals, one a line, the oldest first. Their order fixes their numbers on
+//! the wire.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ macro_rules! dealt {
         }
 
         impl Dealt {
-            /// `kind` as demands name it, if a helper deals it.
+            /// The name of `kind` in demands, or `None` if no helper deals it.
             pub(crate) fn of(kind: &CorrelationKind) -> Option<Self> {
                 $(if let Some(kind) = kind.downcast::<$kind>() {
                     return Some(Dealt::$name(kind.clone()));
@@ -25,7 +26,7 @@ macro_rules! dealt {
                 None
             }
 
-            /// The kind.
+            /// The kind of correlation that this names.
             pub(crate) fn correlation(&self) -> &dyn Correlation {
                 match self {
                     $(Dealt::$name(kind) => kind,)*

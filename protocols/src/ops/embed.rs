@@ -69,7 +69,8 @@ impl<'t> Embed<'t> {
 }
 
 /// One row per id: 2^(EMBED_FRAC - frac) at the id, for a table of `frac` fractional bits, and zeros elsewhere. Every
-/// entry compares its place with the id, so no address depends on the id. The rows are zeroized when dropped.
+/// entry is made by comparing its position with the id, so no address depends on the id. The rows are zeroized when
+/// dropped.
 fn unit_vectors(table: &FixedWeight, ids: &[u32]) -> Zeroizing<Vec<u64>> {
     let one = 1u64 << (EMBED_FRAC - table.frac);
     let rows = table.spec.inputs;

@@ -63,7 +63,7 @@ impl Function {
         }
     }
 
-    /// Leaves of keys that each party expands for an entry.
+    /// Number of leaves of keys that each party expands for an entry.
     pub fn leaves(&self) -> u64 {
         match &self.method {
             Method::Lookup(_) => 0,
@@ -90,12 +90,12 @@ impl Function {
         }
     }
 
-    /// Bits that both parties send online for one entry.
+    /// Number of bits that both parties together send online for one entry.
     pub fn online_bits(&self) -> u64 {
         (8 * self.online_cost(1 << 10).total_bytes()) >> 10
     }
 
-    /// The value at the word `v`, which is entry `i`; `None` outside the range.
+    /// The value of the function at the word `v`, which is entry number `i`, or `None` outside the range.
     fn value(&self, v: u64, i: usize) -> Option<u64> {
         match &self.method {
             Method::Lookup(table) => looked_up(&**table, v, i),
@@ -105,7 +105,8 @@ impl Function {
     }
 }
 
-/// The function of `table`. The word is split at a place mixed from `v` and `i`, so that all splits are exercised.
+/// The value of `table` at the word `v`, or `None` outside its range. `v` is split into the parties' parts at random,
+/// by a hash of `v` and `i`, so that tests meet all splits.
 fn looked_up(table: &dyn Table, v: u64, i: usize) -> Option<u64> {
     let TableShape { index_bits, low_bits, constant, factor_bits, .. } = table.shape();
     let constant = usize::from(constant);
@@ -127,7 +128,7 @@ fn looked_up(table: &dyn Table, v: u64, i: usize) -> Option<u64> {
     Some(terms.fold(sum, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p))))
 }
 
-/// [`looked_up`] for a table of FSS keys.
+/// Like [`looked_up`], for a table of FSS keys.
 fn masked(table: &FssTable, v: u64, i: usize) -> Option<u64> {
     let FssShape { index_bits, low_bits, .. } = table.shape();
     let v = v & mask(index_bits + low_bits);
@@ -139,7 +140,7 @@ fn masked(table: &FssTable, v: u64, i: usize) -> Option<u64> {
     Some(table.value(rest >> low_bits, rest & mask(low_bits), rho))
 }
 
-/// [`looked_up`] for a ladder.
+/// Like [`looked_up`], for a ladder.
 fn climbed(ladder: &Ladder, v: u64, i: usize) -> Option<u64> {
     let low = mask(ladder.shape().low_bits);
     let rho = |rung: usize| [mixed(v, i), mixed(!v, i)].map(|mixed| mixed >> rung & low);

@@ -2,8 +2,8 @@
 //!
 //! **Functionality.** Rows of signed words, the word in column i modulo `2^widths[i]` -> the same words modulo 2^64.
 //!
-//! **Source.** A [truncation](super::truncate) that drops nothing, in its prepared form: one exchange of a bit a
-//! word.
+//! **Source.** A [truncation](super::truncate) that drops nothing, in its prepared form: each party sends one bit for
+//! each word, in one exchange.
 //!
 //! **Range.** |x| < 2^(width - 2). **Error.** None. **Revealed.** Nothing.
 
@@ -18,7 +18,7 @@ pub struct ExtendColumns<'w> {
 }
 
 impl ExtendColumns<'_> {
-    /// Bits of the ring in which the widest wrap counts.
+    /// Bits of the ring in which wraps of shares are counted: enough for the narrowest column.
     fn wrap_bits(&self) -> u32 {
         assert!(self.widths.iter().all(|width| (3..64).contains(width)), "{self:?}");
         64 - self.widths.iter().min().expect("a column")

@@ -94,7 +94,7 @@ pub(crate) fn cost(table: &dyn Table, n: usize) -> Cost {
 
 struct Shape {
     lookup: LookupShape,
-    /// One OT per bit of a factor: entry by entry, and factor by factor within an entry.
+    /// One OT for each bit of a factor. They are ordered by entry, and by factor within an entry.
     products: CotShape,
     table: TableShape,
     constant: usize,
@@ -115,7 +115,7 @@ impl Shape {
         self.lookup.ots() + self.products.ots()
     }
 
-    /// Adds up shares of r_k times the bits of p_k into one share per entry.
+    /// Adds up the shares of r_k times each bit of p_k, so that each entry has one share.
     fn gather(&self, shares: &[u64], out: &mut [u64]) {
         let per_entry = shares.len() / out.len();
         for (out, shares) in out.iter_mut().zip(shares.chunks_exact(per_entry)) {

@@ -204,7 +204,7 @@ pub(crate) fn shared(
     Ok(cross)
 }
 
-/// Shares of X Y with one unit of `masks`.
+/// Shares of X Y, computed with one unit of `masks`.
 fn prepared(
     s: &mut Session,
     shape: MatmulShape,
@@ -242,8 +242,8 @@ pub(crate) fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> 
         .work_at_both(Kernel::WordTerm, batch * m * k * n))
 }
 
-/// The plan that takes less time: the one that encrypts A, or the one that encrypts B and multiplies transposed
-/// matrices. The bool says whether it is the latter.
+/// The plan that takes less time of two: one encrypts A, the other encrypts B and multiplies transposed matrices. The
+/// bool says whether it is the second one.
 fn cheaper(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<(Arc<MatmulPlan>, bool), Error> {
     let MatmulShape { batch, m, k, n } = shape;
     let straight = plans.matmul(MatmulSpec { shape, width, weight_bits: width })?;
@@ -263,7 +263,8 @@ fn transpose(x: &[u64], batch: usize, rows: usize, columns: usize) -> Vec<u64> {
     out
 }
 
-/// The product in the clear modulo 2^64. It computes the local terms, and is the naive reference of both protocols.
+/// The product of A and B in the clear, modulo 2^64. The protocols compute their local terms with it, and it is their
+/// naive reference.
 pub fn multiply(shape: MatmulShape, a: &[u64], b: &[u64]) -> Vec<u64> {
     let MatmulShape { m, k, n, .. } = shape;
     let mut out = vec![0u64; shape.batch * m * n];

@@ -1,4 +1,4 @@
-//! Products of shared words: entry by entry, and rows by a word each.
+//! Products of shared words: entry by entry, and of each row with one word.
 //!
 //! **Functionality.** Shares of x and y modulo 2^w -> shares of x y modulo 2^w.
 //!
@@ -12,8 +12,8 @@
 //! Rows times words have a third way: products of columns with 1 x 1 matrices by
 //! `matmul::shared`, whose ciphertexts hold a product in every coefficient.
 //!
-//! *Prepared.* Offline, the same ways share random a, b and a b, in large batches. Online, the parties open x - a and
-//! y - b in one exchange and use Beaver's formula (CRYPTO 1991).
+//! *Prepared.* Offline, the parties share random a, b and a b in one of the same ways, in large batches. Online, the
+//! parties open x - a and y - b in one exchange and use Beaver's formula (CRYPTO 1991).
 //!
 //! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place of each
 //! product; by products of matrices twice [`waggle_he::ProductPlan::lsb_error`]. A prepared product has the error of
@@ -81,7 +81,8 @@ impl Operation for Mul {
     }
 }
 
-/// (rows, n) times (rows): every row times its own word, modulo 2^`width`. Error: a few units in the last place.
+/// (rows, n) times (rows): every row times one word of its own, modulo 2^`width`. Error: a few units in the last
+/// place.
 #[derive(Clone, Copy, Debug)]
 pub struct MulRows {
     /// Bits of the ring, 1..=64.
@@ -91,7 +92,7 @@ pub struct MulRows {
 impl Operation for MulRows {
     type Input<'a, F: Form> = (&'a F::Words, &'a F::Words);
     type Output<F: Form> = F::Words;
-    /// Number of rows, and of the entries of each.
+    /// Number of rows, and number of entries of each row.
     type Size = [usize; 2];
 
     fn size<F: Form>(&self, (x, y): &(&F::Words, &F::Words)) -> [usize; 2] {
@@ -246,7 +247,7 @@ impl RowProducts {
     }
 }
 
-/// Shares of row r of x (`n` words each, row-major) times y_r, modulo 2^`width`.
+/// Shares of row r of `x` times y_r, modulo 2^`width`. A row has `n` words, and `x` is row-major.
 fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
     match RowProducts::cheapest(s.plans(), y.len(), n, width)?.0 {
         RowProducts::Entries => {
@@ -275,7 +276,7 @@ fn rows_by_ot(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Re
     Ok(out)
 }
 
-/// Rows of one batch. A row takes as much memory as `n` OTs for every bit of its factor.
+/// Number of rows in a batch. A row takes as much memory as `n` OTs for every bit of its factor.
 fn rows_batch(n: usize, width: u32) -> usize {
     batch_items(n * width as usize)
 }
@@ -298,7 +299,7 @@ fn rows_by_ot_cost(rows: usize, n: usize, width: u32) -> Cost {
     batched_cost(rows, rows_batch(n, width), |rows| cross::two_way_cost(&rows_shape(rows, n, width)))
 }
 
-/// Shares of rows of `n` times their words `y`, with one unit of `masks` for each row.
+/// Shares of each row of `n` words of `x` times its word of `y`. Uses up one unit of `masks` for each row.
 fn prepared(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
     let units = masks.chunks_exact(2 * n + 1);
     let a = units.clone().flat_map(|unit| unit[..n].iter().copied());
@@ -322,19 +323,20 @@ fn prepared_cost(rows: usize, n: usize, width: u32) -> Cost {
     opening::open_cost(rows * (n + 1), &[width]).work_at_both(Kernel::WordTerm, rows * n)
 }
 
-/// Bytes of `cost` on the wire, with an estimate for refills of the pools, to compare strategies.
+/// Bytes of `cost` on the wire, with an estimate for refills of the pools. Used to compare ways.
 pub(super) fn wire_bytes(plans: &Plans, cost: &Cost) -> usize {
     let cots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
     cost.total_bytes() as usize + cots as usize * plans.cot_bits / 8
 }
 
-/// OTs for `rows` words times rows of `n`. Bit j carries `n` words modulo 2^(width-j).
+/// The OTs for `rows` rows of `n` words, each multiplied by one word. Bit j of that word carries `n` words modulo
+/// 2^(width-j).
 pub(super) fn rows_shape(rows: usize, n: usize, width: u32) -> waggle_ot::CotShape {
     let widths: Vec<u32> = (0..width).map(|j| width - j).collect();
     waggle_ot::CotShape::new(rows * width as usize, n, &widths).expect("widths of 1..=64")
 }
 
-/// Adds the shares of bit j, times 2^j, to rows of `n` words.
+/// Adds shares to rows of `n` words. Each row has shares for every bit j of its factor, which count 2^j.
 pub(super) fn add_places(out: &mut [u64], shares: &[u64], n: usize, width: u32) {
     for (row, shares) in out.chunks_exact_mut(n).zip(shares.chunks_exact(n * width as usize)) {
         for (j, shares) in shares.chunks_exact(n).enumerate() {

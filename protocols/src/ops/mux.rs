@@ -135,7 +135,7 @@ impl Operation for Select {
     }
 }
 
-/// Shares of b x modulo 2^`width`, equally many x for each b, whose choices were sent.
+/// Shares of b x modulo 2^`width`. The choices of the bits b were sent, and each b has equally many x.
 fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
@@ -151,7 +151,8 @@ fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -
     Ok(out)
 }
 
-/// Shares of b x modulo 2^`width` from this party's bit and word shares. All bits select equally many words.
+/// Shares of b x modulo 2^`width`, from this party's shares of the bits b and of the words x. All bits select equally
+/// many words.
 pub(crate) fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());

@@ -17,8 +17,9 @@
 //!
 //! **Range.** Any word; 1 <= k <= [`MOST_BITS`]. **Error.** None.
 //!
-//! **What each party sees.** Both see choices masked by random choice bits. The client also sees table entries: all
-//! but one of each item under pads that it does not know, and that one under r and rho. **Revealed.** Nothing.
+//! **What each party sees.** Both see choices masked by random choice bits. The client also sees table entries: for
+//! each item, all entries but one are under pads that it does not know, and the last is under r and rho.
+//! **Revealed.** Nothing.
 
 use rand::Rng;
 use waggle_ot::{Bits, CotShape, LookupShape};
@@ -34,7 +35,7 @@ const ANSWER: &str = "mux all/answer";
 /// Most bits of a selection: a table has an entry for each of their values.
 pub const MOST_BITS: usize = 8;
 
-/// Shares modulo 2^`width` of the words `x` whose bits are all 1, and of 0 for other words. All words have equally
+/// Shares modulo 2^`width` of each word of `x` if all of its bits are 1, and of 0 otherwise. All words have equally
 /// many bits.
 pub(crate) fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
@@ -78,7 +79,7 @@ pub(crate) fn cost(n: usize, k: usize, width: u32) -> Cost {
     })
 }
 
-/// Words of one batch. A block of a table's pad is held like an OT.
+/// Number of words in a batch. Each block of a table's pad takes the memory of an OT.
 fn batch(k: usize, width: u32) -> usize {
     batch_items(k + 1 + ((width as usize + 1) << k) / 128)
 }

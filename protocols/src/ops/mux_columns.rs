@@ -3,7 +3,7 @@
 //! **Functionality.** Items of b bits, shared by exclusive-or, with w words for each bit, where the words of bit i
 //! are modulo `2^widths[i]` -> shares of bit i times its words.
 //!
-//! **Source.** Beaver's masks (CRYPTO 1991), of which one is a bit:
+//! **Source.** Beaver's products of masks (CRYPTO 1991), where one factor is a bit:
 //!
 //! ```text
 //! prepare:  random bits B = B_s ^ B_c; random words rho = rho_s + rho_c; shares of B and of B rho
@@ -27,7 +27,7 @@ use crate::wire::opening;
 
 const STEP: &str = "mux/selections";
 
-/// Bits (items, bits) times words (items, bits * `words`): a bit's words stand together.
+/// Shared bits (items, bits) times shared words (items, bits * `words`). The words of a bit stand together.
 #[derive(Clone, Copy, Debug)]
 pub struct MuxColumns<'w> {
     /// Bits of the ring of every bit's words, each 1..=64. There are at most 64 bits.
@@ -50,12 +50,13 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The OTs for one party's choices, each of which selects `words` words.
+    /// The OTs for `n` items in which one party chooses by its bits. Each OT selects `words` words.
     fn products(&self, n: usize, words: usize) -> waggle_ot::CotShape {
         waggle_ot::CotShape::new(n * self.widths.len(), words, &self.widths).expect("widths of 1..=64")
     }
 
-    /// The OTs in which `role` chooses. The server also supplies the bits themselves.
+    /// The OTs in which `role` chooses. In those where the client chooses, the server supplies its bits as one more
+    /// word.
     fn chosen_by(&self, role: Role, n: usize) -> waggle_ot::CotShape {
         self.products(n, self.words + usize::from(role == Role::Client))
     }

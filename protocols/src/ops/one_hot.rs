@@ -35,7 +35,7 @@ pub const MOST_BITS: u32 = 17;
 pub struct OneHot {
     /// Bits of x, 1..=[`MOST_BITS`].
     pub bits: u32,
-    /// Entries of a unit vector, 1..=2^bits.
+    /// Number of entries of a unit vector, 1..=2^bits.
     pub count: usize,
 }
 
@@ -92,10 +92,11 @@ impl Operation for OneHot {
 const CHOICES: &str = "one hot/choices";
 const ANSWER: &str = "one hot/answer";
 
-/// One stage, which moves the vector by `by` or not.
+/// One stage of the shifter. It moves the vector by `by` positions or leaves it.
 struct Stage {
     by: usize,
-    /// The stage keeps positions -`below`..`count` of the result, modulo 2^b: all of them if they are 2^b.
+    /// Number of positions of the result that the stage keeps. They are -`below`..`count`, modulo 2^b, or all 2^b
+    /// positions.
     kept: usize,
     below: usize,
     transfers: CotShape,
@@ -114,12 +115,12 @@ fn stages(n: usize, bits: u32, count: usize) -> Vec<Stage> {
     (0..bits).rev().map(stage).collect()
 }
 
-/// Items of one batch. Vectors are held as a word per bit.
+/// Number of items in a batch. Vectors take a word of memory for each bit.
 fn batch(bits: u32) -> usize {
     batch_items(bits as usize * (1usize << bits).div_ceil(16))
 }
 
-/// A party's share of the vectors. Entry t of an item is position t - `below` modulo 2^b.
+/// A party's share of the vectors. Entry t of an item is the vector's position t - `below`, modulo 2^b.
 struct Vectors {
     entries: Vec<u64>,
     kept: usize,
@@ -127,7 +128,7 @@ struct Vectors {
 }
 
 impl Vectors {
-    /// The vectors at the positions that a stage keeps, and their exclusive-or with the vectors moved.
+    /// The vectors at the positions that a stage keeps, and the exclusive-or of these with the same vectors moved.
     fn before(&self, stage: &Stage, bits: u32) -> (Vec<u64>, Vec<u64>) {
         let size = 1 << bits;
         let at = |t: usize, by: usize| (t + self.below + size - stage.below - by) & (size - 1);

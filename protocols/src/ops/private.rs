@@ -42,7 +42,7 @@ const REQUEST: &str = "linear/request";
 const RESPONSE: &str = "linear/response";
 const MASKED: &str = "linear/masked";
 
-/// Bytes of a request during whose answer the server takes in the next one.
+/// While the server answers a request of at least this many bytes, it receives the next one.
 const AHEAD_BYTES: usize = 1 << 20;
 
 impl MaskedRow {
@@ -124,7 +124,7 @@ impl Correlation for MaskedRow {
     }
 }
 
-/// The client's random X of `spec`, and its share of X W.
+/// The client's random X for a product of the shape `spec`, and the client's share of X W.
 pub(super) fn masks(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> Result<[Vec<u64>; 2], Error> {
     match s.options().masks {
         Masks::Seeded => seeded_masks(s, spec, pipeline),
@@ -137,7 +137,7 @@ pub(super) fn masks(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'
     }
 }
 
-/// The server's share of X W for the client's random X. If there are `more` products, requests are taken in
+/// The server's share of X W for the client's random X. If `more` products follow, their requests are received
 /// meanwhile.
 pub(super) fn share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>, more: bool) -> Result<Vec<u64>, Error> {
     match s.options().masks {
@@ -179,8 +179,8 @@ enum Side<'a> {
     Server(Option<&'a [u64]>, &'a FixedMatrix),
 }
 
-/// Shares of X W for `rows` rows modulo 2^`width`. With `masks`, takes the prepared form. `x` is this party's share
-/// of X, or `None` on a server that has no share of X.
+/// Shares of X W for `rows` rows modulo 2^`width`. If there are `masks`, the prepared form is taken. `x` is this
+/// party's share of X, or `None` on a server that has no share of X.
 pub(super) fn product(
     s: &mut Session,
     weight: &FixedWeight,
@@ -223,7 +223,8 @@ pub(super) fn cost(
     direct_cost(plans, MaskedRow::of(weight, width).spec(rows))
 }
 
-/// `cost` and the work of the parties `roles`, which multiply `rows` rows of their own by the integers of `weight`.
+/// `cost`, plus the work of each party of `roles`, which multiplies `rows` rows of its own by the integers of
+/// `weight`.
 pub(super) fn own_cost(cost: Cost, roles: &[Role], weight: &FixedWeight, rows: usize) -> Cost {
     let entries = weight.spec.inputs * weight.spec.outputs;
     roles.iter().fold(cost, |cost, &role| {
@@ -263,7 +264,7 @@ pub(super) fn reduced(x: &[u64], width: u32) -> Vec<u64> {
     x.iter().map(|x| x & mask(width)).collect()
 }
 
-/// The client's random operand and its share of the product with the server's matrix.
+/// The client's random operand, and its share of the operand's product with the server's matrix.
 fn seeded_masks(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> Result<[Vec<u64>; 2], Error> {
     let plan = s.plans().seeded(spec)?;
     let key = s.own_key(plan.set(), plan.packed())?;
@@ -285,8 +286,8 @@ fn seeded_masks(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) 
     Ok([r, plan.finish(&key, &response)?])
 }
 
-/// Sends the request of the product that comes next. Does nothing if the peer does not have the key yet, because the
-/// key goes before the first request.
+/// Sends the request of the next product ahead. Does nothing if the peer does not have this party's key yet, because
+/// the key must go before the first request.
 fn ask_ahead(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> Result<(), Error> {
     let plan = s.plans().seeded(spec)?;
     let Some(key) = s.known_key(plan.set(), plan.packed()) else { return Ok(()) };
@@ -296,7 +297,7 @@ fn ask_ahead(s: &mut Session, spec: MatmulSpec, pipeline: &mut Pipeline<'_>) -> 
     Ok(())
 }
 
-/// The server's share of the product for which [`seeded_masks`] gives the client's share.
+/// The server's share of the product of which the client gets its share by [`seeded_masks`].
 fn seeded_share(s: &mut Session, spec: MatmulSpec, factor: Factor<'_>, more: bool) -> Result<Vec<u64>, Error> {
     let plan = s.plans().seeded(spec)?;
     let keys = s.peer_keys(plan.set(), plan.packed())?;
@@ -324,7 +325,7 @@ pub(super) fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, E
     Ok(product_cost(&*plans.matmul(spec)?, Kernel::Encrypt))
 }
 
-/// Cost of a product whose upload is made by the kernel `upload`.
+/// Cost of a product of which the client makes the upload by the kernel `upload`.
 fn product_cost(plan: &ProductPlan, upload: Kernel) -> Cost {
     let work = plan.work();
     Cost::free()
@@ -336,7 +337,7 @@ fn product_cost(plan: &ProductPlan, upload: Kernel) -> Cost {
         .work(Role::Client, Kernel::Decrypt, work.opened as usize)
 }
 
-/// Shares of X W with as many units of [`MaskedRow`] as X has rows.
+/// Shares of X W in the prepared form. Uses up one unit of [`MaskedRow`] for each row of X.
 fn prepared(
     s: &mut Session,
     inputs: usize,

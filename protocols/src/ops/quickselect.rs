@@ -44,11 +44,11 @@ use crate::ops::compare;
 use crate::wire::opening;
 
 /// (rows, n) keys -> the positions of the k largest of every row, ascending, to both parties. The keys must be
-/// distinct in every row and shuffled by permutations used for no other opening. A plan books the mean run and
-/// returns the positions 0..k.
+/// distinct in every row and shuffled by permutations used for no other opening. A plan books the cost of a mean run
+/// and returns the positions 0..k.
 #[derive(Clone, Copy, Debug)]
 pub struct Quickselect {
-    /// Keys chosen of each row, at most n.
+    /// Number of keys chosen in each row, at most n.
     pub k: usize,
     /// Differences of keys are signed `width`-bit values, 2..=64.
     pub width: u32,
@@ -57,7 +57,7 @@ pub struct Quickselect {
 impl Operation for Quickselect {
     type Input<'a, F: Form> = &'a F::Words;
     type Output<F: Form> = Vec<Vec<usize>>;
-    /// Number of rows, and of the keys of each.
+    /// Number of rows, and number of keys of each row.
     type Size = [usize; 2];
 
     fn size<F: Form>(&self, keys: &&F::Words) -> [usize; 2] {
@@ -114,9 +114,9 @@ pub(crate) type Pair = (usize, usize, usize);
 /// A row that is not settled.
 struct Open {
     row: usize,
-    /// Active positions: those still in question, ascending.
+    /// Active positions, ascending: those of keys that may or may not be among the k largest.
     active: Vec<usize>,
-    /// The number of active positions that are among the k largest.
+    /// The number of keys at active positions that are among the k largest.
     need: usize,
 }
 
@@ -128,7 +128,8 @@ impl Open {
         (0..pivots).flat_map(others)
     }
 
-    /// Takes the outcomes of [`Open::pairs`], and adds to `winners` the keys now known to be among the k largest.
+    /// Takes the outcomes of [`Open::pairs`] from `bits`, and adds to `winners` the positions of keys that are now
+    /// known to be among the k largest. Returns the row unless it is settled.
     fn settle(mut self, bits: &mut impl Iterator<Item = bool>, winners: &mut Vec<usize>) -> Option<Open> {
         if self.active.len() <= FINISH {
             let mut above = vec![0; self.active.len()];
@@ -157,7 +158,8 @@ impl Open {
         self.proceed(winners)
     }
 
-    /// Returns the row unless the sizes alone settle it.
+    /// Returns the row, unless its numbers of needed and active keys settle it. All active keys are then `winners`,
+    /// or none.
     fn proceed(self, winners: &mut Vec<usize>) -> Option<Open> {
         if self.need == self.active.len() {
             winners.extend(&self.active);
@@ -167,7 +169,8 @@ impl Open {
     }
 }
 
-/// The algorithm. `ask` answers all (row, i, j) of a round: whether key i is the larger.
+/// Runs the algorithm. `ask` gets all triples (row, i, j) of a round, and answers for each whether key i is larger
+/// than key j.
 pub(crate) fn select(
     rows: usize,
     n: usize,
@@ -202,7 +205,7 @@ pub(crate) fn select(
     Ok(winners)
 }
 
-/// Whether key i is the larger, for each (row, i, j), opened to both parties.
+/// For each (row, i, j) of `pairs`, whether key i is larger than key j, opened to both parties.
 pub(crate) fn opened(
     s: &mut Session,
     keys: &[u64],
@@ -216,21 +219,23 @@ pub(crate) fn opened(
     Ok(opening::open(s, &bits, &[1])?.into_iter().map(|bit| bit == 1).collect())
 }
 
-/// The mean of a run.
+/// What a run takes on average.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     /// Mean number of comparisons.
     pub comparisons: f64,
     /// Mean number of rounds.
     pub rounds: f64,
-    /// Comparisons of each round of a run with the mean number of rounds and the mean number of comparisons.
+    /// The number of comparisons in each round of a typical run, which has the mean number of rounds and of
+    /// comparisons.
     pub profile: Vec<usize>,
 }
 
 const TRIALS: usize = 256;
 
-/// The mean over keys in a uniformly random order, of `TRIALS` simulated runs with a fixed seed, made once per (rows,
-/// n, k). The standard error of its comparisons is some 2 % / sqrt(rows).
+/// What a run takes on average over keys in a uniformly random order: the mean of `TRIALS` simulated runs with a
+/// fixed seed. Computed once for each (rows, n, k). The standard error of the number of comparisons is some 2 % /
+/// sqrt(rows).
 pub fn expected(rows: usize, n: usize, k: usize) -> Arc<Expected> {
     static KNOWN: LazyLock<Mutex<HashMap<[usize; 3], Arc<Expected>>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +270,8 @@ fn simulate(rows: usize, n: usize, k: usize) -> Expected {
     Expected { comparisons, rounds, profile }
 }
 
-/// Uniform and independent orders of 0..n, one a row. Addresses depend on them, so the coins must be public.
+/// Uniform and independent orders of 0..n, one for each row. The addresses used here depend on the orders, so the
+/// random bits must be public.
 pub(crate) fn random_orders(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<usize>> {
     let order = |_| {
         let mut order: Vec<usize> = (0..n).collect();
@@ -277,7 +283,8 @@ pub(crate) fn random_orders(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Ve
     (0..rows).map(order).collect()
 }
 
-/// A uniform number below `bound` >= 1. Random words beyond the largest multiple of the bound are drawn again.
+/// A uniform number below `bound`, which is at least 1. Random words beyond the largest multiple of the bound are
+/// drawn again.
 fn below(rng: &mut impl Rng, bound: u64) -> u64 {
     let excess = (u64::MAX % bound + 1) % bound;
     loop {
@@ -293,7 +300,7 @@ mod tests {
     use super::*;
     use crate::words::index_bits;
 
-    /// Outcomes of a row whose comparisons go in a circle: 1 beats 0, 2 beats 1, 0 beats 2.
+    /// Outcomes of a row of three keys that form a circle: 1 beats 0, 2 beats 1, and 0 beats 2.
     fn circle(pair: &Pair) -> bool {
         matches!((pair.1, pair.2), (1, 0) | (2, 1))
     }

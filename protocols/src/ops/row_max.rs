@@ -13,9 +13,9 @@
 //!     the winner is x_last plus what was selected
 //! ```
 //!
-//! The comparisons ([`compare`]) are exact, so exactly one entry of a group wins all its pairs. The
-//! selection is [`mux_all`] by the entry's k = g - 1 bits; in smaller groups some of them are public
-//! ones. Neighbouring messages of one party are one flow, so a round takes four flows.
+//! The comparisons ([`compare`]) are exact, so exactly one entry of a group wins all its pairs. The selection is
+//! [`mux_all`] by the outcomes of the entry's k = g - 1 comparisons. In smaller groups some of these bits are the
+//! public bit 1. Neighbouring messages of one party are one flow, so a round takes four flows.
 //!
 //! Larger groups take fewer rounds and more comparisons of each entry. The parties choose the rounds that take the
 //! least time for the given lengths and link. Groups are small on fast links and for many rows.
@@ -91,33 +91,35 @@ impl Operation for RowMax<'_> {
     }
 }
 
-/// Entries of the largest group. Beyond, tables outgrow what the saved rounds are worth.
+/// Number of entries of the largest group. In larger groups, the tables cost more than the saved rounds are worth.
 const LARGEST_GROUP: usize = 8;
 
-/// Flows of a round. The round's last message and the first of the next round come from the same party, in one flow.
+/// Flows of a round. The last message of a round and the first message of the next one come from the same party, so
+/// they are one flow.
 const ROUND_FLOWS: u64 = 4;
 
 /// Picoseconds of processor time for an OT and for a byte sent, both parties one after the other: measured, rounded.
 const OT_PICOSECONDS: u128 = 90_000;
 const BYTE_PICOSECONDS: u128 = 12_000;
 
-/// The sizes of the groups of a row of `n`, as equal as possible: (larger size, how many), (smaller size, how many).
+/// The sizes of the groups of a row of `n` entries, as equal as possible: (larger size, number of such groups),
+/// (smaller size, number of such groups).
 fn groups(n: usize, arity: usize) -> [(usize, usize); 2] {
     let groups = n.div_ceil(arity);
     let (size, larger) = (n / groups, n % groups);
     [(size + 1, larger), (size, groups - larger)]
 }
 
-/// The sizes of the groups of rows, one after another.
+/// The sizes of all groups of all rows, in order.
 fn sizes(lengths: &Lengths, arity: usize) -> impl Iterator<Item = usize> + '_ {
     lengths.iter().flat_map(move |n| groups(n, arity)).flat_map(|(size, count)| std::iter::repeat_n(size, count))
 }
 
 struct Round {
     pairs: usize,
-    /// Entries to select: all but the last of every group.
+    /// Number of entries that take part in a selection: all but the last of every group.
     items: usize,
-    /// Bits by which each is selected.
+    /// Number of bits by which each of these entries is selected.
     bits: usize,
 }
 
@@ -135,12 +137,12 @@ impl Round {
     }
 }
 
-/// [`arities`], searched for once.
+/// [`arities`], searched for once for each width and `rows`.
 fn rounds(rows: &Counts, width: u32, plans: &mut Plans) -> Arc<[usize]> {
     plans.rounds(rows, width, |options| prices(width, options), |prices| arities(rows, prices))
 }
 
-/// The prices of rounds on words of `width` bits by the rate of the link.
+/// The prices of the parts of a round on words of `width` bits, for the rate and the delay of the link.
 fn prices(width: u32, options: &Options) -> RoundPrices {
     let sample = 1 << 10;
     let price = |cost: Cost| {
@@ -156,25 +158,26 @@ fn prices(width: u32, options: &Options) -> RoundPrices {
     }
 }
 
-/// The fastest rounds whose groups multiply to the product at the same place.
+/// The fastest rounds that lead to a product: the sizes of their groups multiply to the entry with the same index in
+/// the list of products.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     time: u128,
-    /// The place of the path without the last round.
+    /// The index of the path that lacks the last round.
     before: usize,
     /// The size of the groups of the last round.
     arity: usize,
 }
 
-/// A product of sizes of groups.
+/// A product of sizes of groups, in a list of products.
 #[derive(Clone)]
 struct Product {
     value: usize,
-    /// The places of its products with 2, 3, ... [`LARGEST_GROUP`], if they are in the list.
+    /// The indices in the list of this product's multiples by 2, 3, ... [`LARGEST_GROUP`], where the list has them.
     next: [Option<usize>; LARGEST_GROUP - 1],
 }
 
-/// The products up to the first that is at least `most`, ascending.
+/// All products of sizes of groups up to the first one that is at least `most`, ascending.
 fn products_up_to(most: usize) -> Vec<Product> {
     let mut values = BTreeSet::from([1]);
     let mut value = 1;
@@ -188,14 +191,14 @@ fn products_up_to(most: usize) -> Vec<Product> {
     values.iter().map(|&value| Product { value, next: next(value) }).collect()
 }
 
-/// The products up to the first that is at least `longest`, and possibly more.
+/// All products of sizes of groups up to the first one that is at least `longest`, and possibly further ones.
 fn products(longest: usize) -> Cow<'static, [Product]> {
     const MOST: usize = 1 << 20;
     static KNOWN: LazyLock<Vec<Product>> = LazyLock::new(|| products_up_to(MOST));
     if longest <= MOST { Cow::Borrowed(&**KNOWN) } else { Cow::Owned(products_up_to(longest)) }
 }
 
-/// The sizes of the groups round by round: those that take least time by the rate and the delay of the link.
+/// The sizes of the groups in each round, for the rounds that take least time on the link.
 fn arities(rows: &Counts, prices: &RoundPrices) -> Vec<usize> {
     assert!(rows.iter().all(|(n, _)| n > 0), "entries of every row");
     // A round of g and one of h leave as many winners of a row as one of g h. So this is the shortest path over
@@ -236,7 +239,7 @@ fn arities(rows: &Counts, prices: &RoundPrices) -> Vec<usize> {
     arities
 }
 
-/// The winners of all groups of up to `arity`, row by row.
+/// The winners of all groups of up to `arity` entries, row by row.
 fn round(s: &mut Session, x: &[u64], lengths: &Lengths, arity: usize, width: u32) -> Result<Vec<u64>, Error> {
     let mut groups = Vec::new();
     let mut rest = x;

@@ -2,15 +2,16 @@
 //!
 //! **Functionality.** Shares of rows of n words x -> shares of the sums of their squares modulo 2^w.
 //!
-//! **Source.** The sum of x^2 is the sums of x_s^2 and x_c^2, which are local, and 2 <x_s, x_c>. Many rows take the
-//! inner product under RLWE ([`super::private`]): a ciphertext holds many entries on the way up, and many rows on the
-//! way down. Few rows take OTs on the bits of one share (Gilboa, CRYPTO 1999) or OLE ([`waggle_he::OlePlan`]), where
-//! these send fewer bytes than the product and its keys. Inner products are modulo 2^(w-1), because <x_s, x_c> is
-//! doubled.
+//! **Source.** For the server's share x_s and the client's share x_c of a row, the sum of x^2 is the sum of x_s^2
+//! plus the sum of x_c^2, which are local, plus 2 <x_s, x_c>. Many rows take the inner product under RLWE
+//! ([`super::private`]): a ciphertext of the request holds many entries, and a ciphertext of the response holds the
+//! products of many rows. Few rows take OTs on the bits of one share (Gilboa, CRYPTO 1999) or OLE
+//! ([`waggle_he::OlePlan`]), where these send fewer bytes than the product and its keys. Inner products are modulo
+//! 2^(w-1), because <x_s, x_c> is doubled.
 //!
 //! *Prepared.* Offline, the parties share random rows a and the sums of their squares, in large batches. The client's
-//! share of a is what a request makes of its seeds ([`waggle_he::SeededPlan`]), with a random bit on top. Online,
-//! they open d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
+//! share of a follows from the seeds of a request ([`waggle_he::SeededPlan`]), and its top bit is a random bit.
+//! Online, they open d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
 //!
 //! **Range.** Any, modulo 2^w. **Error.** None by OT; by inner products twice [`waggle_he::ProductPlan::lsb_error`];
 //! by OLE at most 2 in the last place for every square.
@@ -153,11 +154,11 @@ impl Correlation for Squares {
     }
 }
 
-/// How the parties share inner products of their rows modulo 2^(width - 1).
+/// How the parties share the inner products of their own rows, modulo 2^(width - 1).
 enum Way {
     /// Entry by entry.
     Entries(Entries),
-    /// By a product of the client's rows, each with one of the server's.
+    /// By products under encryption: each row of the client with one row of the server.
     Inner(MatmulSpec),
 }
 
@@ -168,8 +169,8 @@ enum Entries {
 }
 
 impl Way {
-    /// The way that sends the fewest bytes for `rows` of `n`, keys included, and its cost. `inner` gives the cost of
-    /// the product of rows.
+    /// The way that sends the fewest bytes for `rows` rows of `n` entries, keys included, and its cost. `inner`
+    /// returns the cost of the product of rows under encryption.
     fn cheapest(
         plans: &mut Plans,
         [rows, n]: [usize; 2],
@@ -195,7 +196,8 @@ impl Way {
 }
 
 impl Entries {
-    /// Shares of the inner products of the parties' rows of `n`, modulo 2^(width - 1).
+    /// Shares of the inner product of each of this party's rows of `n` entries with the peer's row, modulo 2^(width -
+    /// 1).
     fn half(&self, s: &mut Session, x: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
         let half = width - 1;
         let products = match self {
@@ -213,13 +215,14 @@ impl Entries {
     }
 }
 
-/// Shares of the sums of squares of rows of `n`, from shares of `half` of their cross terms.
+/// Shares of the sums of squares of rows of `n` entries. `x` holds this party's shares of the rows, and `half` its
+/// shares of the inner products of the parties' rows.
 fn whole(x: &[u64], n: usize, half: Vec<u64>) -> impl Iterator<Item = u64> {
     let own = x.chunks_exact(n).map(|row| row.iter().fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(*x))));
     own.zip(half).map(|(own, half)| own.wrapping_add(half << 1))
 }
 
-/// Shares of the sums of squares of rows of `n`, without preparation.
+/// Shares of the sums of squares of rows of `n` entries, without preparation.
 fn direct(s: &mut Session, x: &[u64], [rows, n]: [usize; 2], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(vec![0; rows]);
@@ -232,7 +235,7 @@ fn direct(s: &mut Session, x: &[u64], [rows, n]: [usize; 2], width: u32) -> Resu
     Ok(whole(x, n, half).collect())
 }
 
-/// Shares of the sums of squares of rows of `n`, with one unit of `masks` for each row.
+/// Shares of the sums of squares of rows of `n` entries. Uses up one unit of `masks` for each row.
 fn prepared(s: &mut Session, x: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
     let a = masks.chunks_exact(n + 1).flat_map(|unit| unit[..n].iter().copied());
     let difference: Vec<u64> = minus(x, a.clone()).collect();

@@ -95,8 +95,8 @@ impl Operation for Truncation {
     }
 }
 
-/// The server's random bit, the client's, and shares of their product modulo 2^`bits`. A party's word holds its bit,
-/// and above it its share. Unit: a word to truncate.
+/// A random bit of the server, a random bit of the client, and shares of their product modulo 2^`bits`. A party's
+/// word holds its bit at the lowest position, and its share above. Unit: a word to truncate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wrap {
@@ -171,8 +171,8 @@ impl Correlation for Wrap {
     }
 }
 
-/// Shares of a b for the server's bits a and the client's bits b. `own` are this party's bits. Each product takes one
-/// of `wraps`, which are of `bits` bits.
+/// Shares of a b for the server's bits a and the client's bits b. `own` are this party's bits. Each product uses up
+/// one of `wraps`, whose shares have `bits` bits.
 pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64], bits: u32) -> Result<Vec<u64>, Error> {
     assert_eq!(own.len(), wraps.len(), "a correlation for every word");
     opening::spend(s, "", wraps.iter().copied(), &[bits + 1])?;
@@ -210,7 +210,8 @@ pub(crate) fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Resul
     })
 }
 
-/// [`truncate`], where `both` makes shares of a b of this party's top bits if there is a wrap to correct.
+/// Truncates as [`truncate`] does. If there is a wrap to correct, `both` is called with this party's top bits and
+/// returns shares of a b.
 fn truncate_by(
     s: &mut Session,
     x: &mut [u64],
@@ -259,7 +260,8 @@ pub(crate) fn cost(n: usize, how: Truncation) -> Cost {
     shape(n, how).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape))
 }
 
-/// Bits of the ring in which the wrap counts, which is 2^(width - shift) modulo 2^out; `None` if it does not.
+/// Bits of the ring in which a wrap counts: it is worth 2^(width - shift) modulo 2^out. `None` if this is 0, so that
+/// a wrap does not count.
 fn wrap_bits(how: Truncation) -> Option<u32> {
     (how.out + how.shift).checked_sub(how.width).filter(|&bits| bits > 0)
 }

@@ -1,13 +1,14 @@
-//! Needs divided into parts of about equal work, each of which a session of its own makes.
+//! Divides needs into parts of about equal work. A session of its own makes each part.
 //!
-//! A division depends on the needs and the number of parts alone. So both parties find the same division, and so do
-//! the session that makes a part and the session that spends it, on any link and with any plan of ciphertexts.
+//! A division depends on the needs and the number of parts alone. So both parties find the same division. The session
+//! that makes a part and the session that spends it do, too, even if their links and their plans of ciphertexts
+//! differ.
 //!
 //! *Work* is estimated as the bytes that making a need sends under the default [`Options`], plus the bytes that a
-//! party keeps of it: for a small model the time follows this sum within a third, whatever the kind. A need with more
-//! work than an equal share of all work is cut into ranges of units. A cached operand stays in one piece, because all
-//! its products share a mask. The pieces are dealt out, the largest first, to whichever part has the least work so
-//! far. Thus no part has more work than a share plus the largest piece.
+//! party keeps of it: for a small model, the time is proportional to this sum within a third for every kind. A need
+//! with more work than an equal share of all work is cut into ranges of units. A cached operand stays in one piece,
+//! because all its products share a mask. The pieces are dealt out, the largest first, to whichever part has the
+//! least work so far. Thus no part has more work than an equal share plus the largest piece.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,7 +30,7 @@ impl Needs {
         Ok(self.parts(part)?.swap_remove(part.index()))
     }
 
-    /// [`Needs::part`] for all parts of the division that `part` belongs to, in order.
+    /// The results of [`Needs::part`] for all parts of the division that `part` belongs to, in order.
     ///
     /// # Errors
     /// If a kind cannot be made at all.
@@ -55,8 +56,8 @@ impl Needs {
         Ok(parts)
     }
 
-    /// All needs but the OTs, cut into pieces, each with its work. No piece of several units has more than 1 / `of`
-    /// of all work.
+    /// All needs but the OTs, cut into pieces, each with its work. A piece of several units has at most 1 / `of` of
+    /// all work.
     fn pieces(&self, of: usize) -> Result<Vec<(u128, Job<'_>)>, Error> {
         let mut plans = Plans::new(Options::default());
         let mut whole = Vec::with_capacity(self.units.len() + self.operands.len());
@@ -86,14 +87,14 @@ impl Needs {
         Ok(pieces)
     }
 
-    /// The OTs of a part, and nothing else yet.
+    /// Needs that have the OTs of `part` and nothing else yet.
     fn cots_of(&self, part: Part) -> Needs {
         let cots = self.cots.map(|count| range(count, part.index(), part.of() as usize));
         Needs { cots, uses: self.uses.clone(), ..Needs::default() }
     }
 }
 
-/// The amount in range `at` if `count` is divided into `of` about equal ranges.
+/// The size of range number `at`, if `count` is divided into `of` ranges of about equal size.
 fn range(count: u64, at: usize, of: usize) -> u64 {
     let end = |at: usize| (u128::from(count) * at as u128 / of as u128) as u64;
     end(at + 1) - end(at)
@@ -115,7 +116,7 @@ mod tests {
     use crate::ops::sum_squares::Squares;
     use crate::stock::MAX_PARTS;
 
-    /// A kind of every sort, told apart by `seed`.
+    /// A kind of correlation that differs for every `seed`. The seeds go through four types of kinds in turn.
     fn kind(seed: usize) -> CorrelationKind {
         let size = 1 + seed / 4;
         match seed % 4 {
@@ -149,7 +150,7 @@ mod tests {
         })
     }
 
-    /// Everything that the parts need. An operand in two parts is a failure.
+    /// The sum of the needs of all parts. An operand in two parts is a failure.
     fn together(parts: &[Needs]) -> Needs {
         let mut all = Needs::default();
         for part in parts {
@@ -181,8 +182,8 @@ mod tests {
             prop_assert_eq!(&needs.part(last).unwrap(), &parts[last.index()]);
         }
 
-        /// No part has more work than a share and the largest piece, and the largest piece has more than a share only
-        /// if it cannot be cut.
+        /// No part has more work than an equal share plus the largest piece. The largest piece has more than a share
+        /// only if it cannot be cut.
         #[test]
         fn the_work_is_about_equal(needs in needs(), of in 2u32..40) {
             let part = Part::new(1, of).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! In a two-phase session ([`Options::preprocess`](crate::Options)) every operation consists of a correlation and an
 //! online step that sends masked words only. A [`CorrelationKind`] names a kind of correlation. A party's [`Stock`]
-//! holds a queue of each kind, of the same number of units on both sides, and hands out each unit once.
+//! holds a queue of units for each kind, with as many units as the peer's, and hands out each unit once.
 //!
 //! ```text
 //! take(kind, units):
@@ -10,8 +10,8 @@
 //!     return the first `units` of the queue
 //! ```
 //!
-//! So the stock decides *when* a correlation is made, never *whether*. It waits in an encrypted temporary file,
-//! except for a chunk at either end of each queue.
+//! So the stock decides *when* a correlation is made, never *whether*. Correlations wait in an encrypted temporary
+//! file, except for a chunk at either end of each queue.
 //!
 //! A stock may outlive its session. [`Stock::drain`] hands out its words in the order that the [`Needs`] define, and
 //! [`Stock::refill`] takes them back. Whoever keeps them in between must make sure that they come back only once: a
@@ -115,8 +115,8 @@ impl Stock {
         Ok(())
     }
 
-    /// The part of `needs` that is not in this stock. OTs and operands are listed in full: pools of OTs are filled up
-    /// to a number, and the masks of an operand fit the products of one run alone.
+    /// The part of `needs` that is not in this stock. OTs and operands are listed in full, because pools of OTs are
+    /// filled up to a number and the masks of an operand fit the products of one run alone.
     pub fn missing(&self, needs: &Needs, role: Role) -> Needs {
         let units = needs.units.iter().filter_map(|(kind, &units)| {
             let held = self.queues.get(kind).map_or(0, |queue| queue.len() / kind.words(role));
@@ -125,14 +125,14 @@ impl Stock {
         Needs { units: units.collect(), ..needs.clone() }
     }
 
-    /// Forgets all cached operands and their masks that no product has asked for. Other operands may then take their
-    /// names.
+    /// Forgets all cached operands, and all masks that no product has asked for. Other operands may then take the
+    /// same names.
     pub fn forget_operands(&mut self) {
         self.operands = PreparedMasks::default();
     }
 
-    /// Takes `need` out of the stock, after making what is missing. `matrix` is the server's matrix, if the kind has
-    /// one.
+    /// Takes `need` out of the stock, after making the units that are missing. `matrix` is the server's matrix, if
+    /// the kind has one.
     pub(crate) fn take(
         &mut self,
         session: &mut Session,
@@ -153,7 +153,7 @@ impl Stock {
         Ok(taken)
     }
 
-    /// Makes `batch` units of `kind`, and puts them behind the units that are there.
+    /// Makes `batch` units of `kind`, and puts them at the end of the kind's queue.
     pub(crate) fn fill(
         &mut self,
         session: &mut Session,
@@ -179,14 +179,14 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Everything that `needs` lists, for a session of `options`.
+    /// A stock that holds everything in `needs`, for a session of `options`.
     pub fn of(needs: &Needs, options: &Options) -> Self {
         let mut operands = PreparedMasks::planned(&needs.operands);
         operands.by_pass = options.helper == HelperDeals::Passes;
         Levels { units: needs.units.clone(), operands }
     }
 
-    /// Takes `need` out and returns the cost of making what is missing.
+    /// Takes `need` out, and returns the cost of making the units that are missing.
     pub fn take(&mut self, plans: &mut Plans, need: &Need) -> Result<Cost, Error> {
         let Need { kind, units } = need;
         let mut missing = *units;

@@ -11,8 +11,8 @@ use crate::cached::Events;
 use crate::correlation::CorrelationKind;
 use crate::stock::Uses;
 
-/// The most OTs that are made ahead in each direction. An OT takes 16 bytes on either side. More are made when they
-/// run out.
+/// The most OTs that are made ahead in each direction. An OT takes 16 bytes at each party. Further OTs are made when
+/// these run out.
 pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 
 /// Correlations that a run takes from the stock, as its plan lists them. Made in large batches, they are cheap.
@@ -22,19 +22,19 @@ pub struct Needs {
     pub units: BTreeMap<CorrelationKind, usize>,
     /// Products with every cached operand.
     pub operands: BTreeMap<OperandId, Events>,
-    /// OTs of the online steps: first those with the client as OT sender, then those with the server.
+    /// Numbers of OTs of the online steps: first with the client as OT sender, then with the server.
     pub cots: [u64; 2],
-    /// The amounts that each account takes.
+    /// The amount of each need that each account takes.
     pub uses: Uses,
 }
 
 impl Needs {
-    /// All needs but the OTs: those that a stock holds.
+    /// These needs without the OTs: those that a stock holds.
     pub fn stored(&self) -> Needs {
         Needs { cots: [0; 2], ..self.clone() }
     }
 
-    /// The OTs alone, which live in the pools of a session.
+    /// The OTs of these needs alone, which the pools of a session hold.
     pub fn ots(&self) -> Needs {
         Needs { cots: self.cots, uses: self.uses.clone(), ..Needs::default() }
     }
@@ -44,7 +44,7 @@ impl Needs {
         Needs { operands: BTreeMap::new(), ..self.clone() }
     }
 
-    /// The fraction `count` / `of` of everything but products with cached operands, rounded up.
+    /// The fraction `count` / `of` of these needs, rounded up, without products with cached operands.
     pub fn share(&self, count: usize, of: usize) -> Needs {
         let part = |all: u64| (u128::from(all) * count as u128).div_ceil(of.max(1) as u128) as u64;
         let units = self.units.iter().map(|(kind, units)| (kind.clone(), part(*units as u64) as usize));
@@ -52,7 +52,7 @@ impl Needs {
         Needs { units, operands, cots: self.cots.map(part), uses: self.uses.clone() }
     }
 
-    /// The needs listed here and not in `before`, which lists an earlier part of the same run, from its beginning on.
+    /// These needs without those of `before`, which lists the beginning of the same run.
     pub fn since(&self, before: &Needs) -> Needs {
         let units = self.units.iter().map(|(kind, units)| {
             let earlier = before.units.get(kind).copied().unwrap_or(0);

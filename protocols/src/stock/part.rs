@@ -1,4 +1,4 @@
-//! A part of a whole whose parts are made apart, by whoever is free.
+//! A numbered part of a whole. The parts are made separately, by any sessions that are free.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most parts of one whole. Every part costs base OTs, so many more would cost more than they save.
+/// Most parts of one whole. Every part costs base OTs, so with many more parts these would cost more than the
+/// division saves.
 pub const MAX_PARTS: u32 = 256;
 
 /// Part `number` of `of` parts, counted from 1. The text form is `2/4`.

@@ -1,16 +1,17 @@
 //! Things made ahead, and the accounts that take them.
 //!
 //! Correlations of one kind are made in large batches, over all layers at once, so that one message serves many
-//! operations. The ledger books what was sent for them where it is needed: among the accounts of the operations that
-//! take a kind, in proportion to the amount that each takes, in whole bytes ([`waggle_net::Ledger::divide`]). Amounts
-//! are units of a kind of correlation, words of the masks of a product with a cached operand, or OTs of online steps.
-//! Both parties count them in the same plan, so both ledgers and the plan of a session divide alike, to the byte.
+//! operations. The ledger then divides what was sent for a kind among the accounts of the operations that take it.
+//! Each gets a part in proportion to the amount that it takes, in whole bytes ([`waggle_net::Ledger::divide`]).
+//! Amounts are units of a kind of correlation, words of the masks of a product with a cached operand, or OTs of
+//! online steps. Both parties count them in the same plan, so both ledgers and the plan of a session divide alike, to
+//! the byte.
 //!
-//! - Refills of the pools of OTs while a kind is made count as a part of it.
+//! - Refills of the pools of OTs while a kind is made are booked as a part of this kind.
 //! - Keys of homomorphic encryption are booked as `setup`. They stay with the kind that first needs them: they are
 //!   sent once, and serve everything that follows.
 //! - If only a part of a pool or of a turn is made, its account is divided as the whole would be.
-//! - What is made on the spot is booked where it is needed from the start.
+//! - What is made on the spot is booked from the start in the account that needs it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub enum Use {
     Cots(Role),
 }
 
-/// The amount that each account takes of the things made ahead, by path.
+/// For each of the things made ahead, the accounts that take it, by path, and the amount that each takes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Uses(Arc<BTreeMap<Use, BTreeMap<String, u64>>>);
 
@@ -55,7 +56,7 @@ impl Uses {
         other.each(|what, path, amount| self.note(what.clone(), path, amount));
     }
 
-    /// The amounts noted here and not in `before`.
+    /// The amounts by which these exceed those in `before`.
     pub(crate) fn since(&self, before: &Uses) -> Uses {
         let mut since = Uses::default();
         self.each(|what, path, amount| {

@@ -4,7 +4,7 @@ use waggle_fuzz::{Corpus, memory};
 
 use waggle_bits::{pack, packed_bytes, unpack};
 
-/// Widths of the rows of a target: two bytes of the input say which, and how many words there are.
+/// Widths of the rows of each target. Two bytes of the input say which target it is, and how many words there are.
 const WIDTHS: [&[u32]; 6] = [&[1], &[13], &[64], &[31, 1], &[63, 64, 2], &[7, 11, 18, 28]];
 
 fn dir() -> String {
@@ -33,7 +33,7 @@ fn fuzz_packed() {
     });
 }
 
-/// Writes the corpus: `cargo test -p waggle-protocols --lib write_corpus -- --ignored`.
+/// Writes the corpus. Run by `cargo test -p waggle-protocols --lib write_corpus -- --ignored`.
 #[test]
 #[ignore = "writes files of the repository"]
 fn write_corpus() {

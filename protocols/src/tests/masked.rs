@@ -1,4 +1,5 @@
-//! Evaluation by FSS keys, by both parties' messages: correlations and results against their definitions.
+//! Tests of evaluation by FSS keys as both parties run it: correlations and results are compared with their
+//! definitions.
 
 use waggle_net::Role;
 use waggle_ot::dpf::Lane;
@@ -30,7 +31,7 @@ fn decay(index_bits: u32, unit: u32, end: u32) -> FssTable {
     FssTable::decay(index_bits, unit, 0.5, end, [20, 22], 64)
 }
 
-/// Narrow and wide rings, one and two windows a leaf, the smallest and a large table.
+/// Tables over narrow and wide rings, with one and two windows in a leaf, small and large.
 fn tables() -> Vec<FssTable> {
     vec![lines(2, 3, 10, 14), lines(9, 9, 25, 30), lines(5, 1, 20, 32), lines(4, 7, 30, 33), lines(7, 4, 50, 64)]
         .into_iter()
@@ -56,7 +57,7 @@ fn masks(shape: &FssShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
     client.zip(server).map(split).collect()
 }
 
-/// The words that a correlation must share at its index, a power to within one unit.
+/// The words whose shares a correlation must have at its index. A power may be off by one unit.
 fn payload(shape: &FssShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
         Payload::One => vec![1],
@@ -107,7 +108,7 @@ fn correlations_share_the_payload_at_the_index_and_zero_elsewhere() {
     }
 }
 
-/// All inputs of a table, or inputs from all over its range, with both ends.
+/// All inputs of a table, or about `most` inputs from all over its range, with both ends.
 fn inputs(shape: &FssShape, most: u64) -> Vec<u64> {
     let end = (mask(shape.index_bits) - 1) << shape.low_bits;
     let step = end.div_ceil(most).max(1);

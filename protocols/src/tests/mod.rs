@@ -1,4 +1,5 @@
-//! Tests of what only this crate sees of its protocols, which both parties run in two threads.
+//! Tests of protocols for which the internals of this crate are needed. Both parties run in one process, in two
+//! threads.
 
 mod fuzz;
 mod masked;
@@ -10,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use crate::local::Pair;
 use crate::{Error, Options, TwoParty};
 
-/// What the client and the server get of `protocol`.
+/// The client's and the server's result of `protocol`.
 fn both<T: Send>(options: Options, protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync) -> [T; 2] {
     Pair::new(options).expect("set-up").run(protocol).expect("protocol")
 }

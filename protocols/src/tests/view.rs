@@ -1,6 +1,6 @@
 //! Opened values must not depend on the data. Chi-square tests compare everything that selections and compactions
-//! open, over thousands of rows of very different inputs, with the uniform distribution. Each test also refuses a
-//! broken protocol, which shows that it can tell.
+//! open with the uniform distribution, over thousands of rows of very different inputs. Each test also refuses a
+//! broken protocol, which shows that it can detect one.
 
 use std::collections::HashMap;
 
@@ -22,14 +22,15 @@ use crate::{Error, FRAC, Ranking, Tensor, TwoParty};
 
 const SCORES: Scores = Scores::below(5, 10);
 
-/// A correct run exceeds this with probability below 1e-6 in each test (five standard deviations, one-sided).
+/// The bound on the statistic of every test. A correct run exceeds it with a probability below 1e-6 (five standard
+/// deviations, one-sided).
 const LIMIT: f64 = 5.0;
 
 #[derive(Clone, Copy)]
 enum TieBreak {
-    /// By the index before the shuffle, as the protocol does.
+    /// Ties are broken by the index before the shuffle, as in the protocol.
     BeforeTheShuffle,
-    /// By the position in the shuffled order: wrong.
+    /// Ties are broken by the position in the shuffled order, which is wrong.
     AfterTheShuffle,
 }
 
@@ -91,7 +92,8 @@ fn counts<K: std::hash::Hash + Eq>(values: impl Iterator<Item = K>, cells: usize
     seen.chain(std::iter::repeat(0)).take(cells).collect()
 }
 
-/// The ten outcomes of all pairs of five keys are one of 120 rankings.
+/// The statistic of the opened comparisons of five keys in `row`. The ten outcomes of all pairs are one of 120
+/// rankings.
 fn rankings(row: &[u64], scores: Scores, tie_break: TieBreak) -> Result<f64, Error> {
     let opened = select(row, 6000, 2, scores, tie_break)?;
     Ok(deviation(&counts(opened.into_iter().map(|row| row.outcomes), 120)))
@@ -108,7 +110,7 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_keys() {
     assert!(got > 10.0 * LIMIT, "{got}");
 }
 
-/// Scores that weights drove out of the expected range, as far as the truncation that made them allows.
+/// The scores are out of the expected range, as far as the truncation that made them allows.
 #[test]
 fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
     let most = ceiling(Origin::Product).expect("supported").units() as i64;
@@ -158,7 +160,7 @@ fn scores_out_of_range_are_ranked_all_the_same() {
     }
 }
 
-/// The worse of two statistics: how many keys exceed the first pivot, and which positions are selected.
+/// The larger of two statistics: of how many keys exceed the first pivot, and of which positions are selected.
 fn pivots_and_positions(row: &[u64], tie_break: TieBreak) -> f64 {
     let (n, k, rows) = (row.len(), 5, 4000);
     let opened = select(row, rows, k, SCORES, tie_break).expect("in range");
@@ -182,7 +184,7 @@ fn pivots_and_positions_are_uniform_whatever_the_keys() {
     assert!(pivots_and_positions(&[0; 20], TieBreak::AfterTheShuffle) > 10.0 * LIMIT);
 }
 
-/// The opened destinations of five items are one of 120 permutations.
+/// The statistic of the opened destinations of five items, which are one of 120 permutations.
 fn destinations(kept: [u64; 5], shuffle: bool) -> f64 {
     let rows = 6000;
     let mask: Vec<u64> = (0..rows).flat_map(|_| kept).collect();

@@ -24,8 +24,8 @@ pub(crate) fn minus(x: &[u64], a: impl IntoIterator<Item = u64>) -> impl Iterato
     x.iter().zip(a).map(|(x, a)| x.wrapping_sub(a))
 }
 
-/// (x - a) (y - b) + (x - a) b + a (y - b) + a b for every product of `shape`. Each factor comes as its opened
-/// difference and its mask; `ab` is this party's share of a b.
+/// This party's share of x y for every product of `shape`: (x - a) (y - b) + (x - a) b + a (y - b) + a b. Each factor
+/// comes as its opened difference and this party's share of its mask; `ab` is this party's share of a b.
 pub(crate) fn open_products(
     MatmulShape { batch, m, k, n }: MatmulShape,
     server: bool,

@@ -1,8 +1,8 @@
 //! Products of one party's bits with the other party's words: the exchange of correlated OTs under most operations.
 //!
-//! **Functionality.** OT i has a choice bit b_i of one party and words c_i (a vector of slots) of the other. The
-//! result is additive shares of b_i c_i modulo 2^{w_i}. In [`one_way`] the client chooses. In [`two_way`] both
-//! parties choose, each with its own bits, and both supply words; this takes two exchanges.
+//! **Functionality.** In OT i, one party has a choice bit b_i, and the other has a vector c_i of words modulo
+//! 2^{w_i}. The result is additive shares of b_i c_i modulo 2^{w_i}. In [`one_way`] the client chooses. In
+//! [`two_way`] both parties choose, each with its own bits, and both supply words; this takes two exchanges.
 //!
 //! **Source.** Correlated OT as in Asharov et al., eprint 2013/552, section 5, over Z_{2^w}.
 //!
@@ -56,8 +56,8 @@ pub fn one_way_cost(shape: &CotShape) -> Cost {
         .chooses(Role::Client, shape)
 }
 
-/// Correlated OTs in both directions after the choices have been sent. Each party answers once. Choices that are
-/// known early can thus be sent early, and the answers take one more exchange.
+/// Correlated OTs in both directions, after the choices have been sent and before the answers. Choices that are known
+/// early can thus be sent early, and the answers take one more exchange.
 pub(crate) struct Chosen {
     mine: ChosenKeys,
     theirs: SenderKeys,
@@ -100,7 +100,7 @@ pub(crate) fn answer_cost(shape: &CotShape) -> Cost {
     both.into_iter().fold(sent, |cost, role| cost.chooses(role, shape))
 }
 
-/// `choose` and `Chosen::answer` one after the other.
+/// Sends choices and answers one after the other: `choose`, then `Chosen::answer`.
 pub fn two_way(s: &mut Session, shape: &CotShape, bits: &Bits, words: &[u64]) -> Result<Vec<u64>, Error> {
     choose(s, bits)?.answer(s, shape, words)
 }

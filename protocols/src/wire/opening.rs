@@ -9,7 +9,7 @@ use crate::work::Kernel;
 /// Step of every message that opens words.
 pub(crate) const STEP: &str = "reveal";
 
-/// Opens `x` to both parties, who get the values reduced modulo 2^w for the w of `widths`, repeated.
+/// Opens `x` to both parties. Each word is reduced modulo 2^w, where the widths w repeat `widths`.
 pub fn open(s: &mut Session, x: &[u64], widths: &[u32]) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
@@ -27,8 +27,8 @@ pub fn open_cost(n: usize, widths: &[u32]) -> Cost {
     if n == 0 { Cost::free() } else { Cost::free().work_at_both(Kernel::OpenWord, n).exchange(bytes, bytes) }
 }
 
-/// [`open`] of differences of secrets and masks that are uniform in their rings and mask nothing else. `masks` are
-/// this party's parts of the masks, for an audit alone.
+/// [`open`] of `x`, which are differences of secrets and masks. The masks must be uniform in their rings and mask
+/// nothing else. `masks` are this party's parts of the masks, which only an audit looks at.
 pub fn masked(
     s: &mut Session,
     x: &[u64],
@@ -41,8 +41,8 @@ pub fn masked(
     Ok(opened)
 }
 
-/// Shows an audit this party's parts of masks that are about to serve, in the part `part` of the current operation.
-/// It fails if one served before. Their widths are `widths`, repeated. Without an audit this does nothing.
+/// Tells an audit that this party's parts of `masks` are about to serve in the part `part` of the current operation.
+/// The widths of the masks repeat `widths`. This fails if a mask has served before. Without an audit it does nothing.
 pub(crate) fn spend(
     s: &mut Session,
     part: &str,
@@ -58,8 +58,8 @@ pub(crate) fn spend(
     }
 }
 
-/// Shows an audit words opened under masks, which have the positions from `start` on in the part `part` of the
-/// current operation. Their widths are `widths`, repeated.
+/// Tells an audit which words were opened under masks in the part `part` of the current operation. They have the
+/// positions from `start` on, and their widths repeat `widths`.
 pub(crate) fn note(s: &mut Session, part: &str, start: usize, opened: &[u64], widths: &[u32]) {
     #[cfg(any(test, feature = "audit"))]
     s.audit.clone().note(&path(s, part), start, opened, widths);

@@ -1,4 +1,5 @@
-//! The number of entries of a row that are at least each value, by FSS keys and one masked word an entry.
+//! For every value, the number of entries of a row that are at least this value, by FSS keys and one masked word for
+//! each entry.
 //!
 //! **Functionality.** Shares of rows of words modulo 2^[`VALUE_BITS`], of different public lengths -> for every row
 //! and every value v, shares modulo 2^width of the number of its entries that are at least v.
@@ -32,11 +33,11 @@ pub const VALUE_BITS: u32 = 10;
 /// Number of values.
 pub const VALUES: usize = 1 << VALUE_BITS;
 
-/// The entries of every row of `lengths`, which lie one after another in a vector -> (rows, [`VALUES`]) modulo
-/// 2^`width`: the number of entries that are at least each value.
+/// For rows of the `lengths` that lie one after another in a vector -> (rows, [`VALUES`]) modulo 2^`width`: for every
+/// value, the number of the row's entries that are at least this value.
 #[derive(Clone, Copy, Debug)]
 pub struct CountAtLeast<'l> {
-    /// Entries of every row, each below 2^width.
+    /// Number of entries of every row, each below 2^width.
     pub lengths: &'l Lengths,
     /// Bits of the ring of a count, 2..=32.
     pub width: u32,
@@ -48,7 +49,7 @@ impl CountAtLeast<'_> {
     }
 }
 
-/// Leaves of keys that each party expands for an entry.
+/// Number of leaves of keys that each party expands for an entry.
 pub const LEAVES: u64 = VALUES as u64 / 4;
 
 impl Operation for CountAtLeast<'_> {

@@ -3,8 +3,8 @@
 //!
 //! **Functionality.** Shares of x modulo 2^in_width -> shares of f(x) modulo 2^width, for a power of x such as 1 / x.
 //!
-//! **Source.** As in the [parent module](super). A table of equal windows is good to a constant relative error from
-//! its window `first` on, so a *rung* with 2^b windows serves b - log2(first) octaves. Rung k looks at x
+//! **Source.** As in the [parent module](super). A table of equal windows has a bounded relative error from its
+//! window `first` on. So a table of 2^b windows, a *rung*, serves b - log2(first) octaves. Rung k looks at x
 //! 2^(-shift_k). Rung k + 1 begins a few windows before rung k ends.
 //!
 //! ```text
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! The last step is linear in the prepared products, because the opened bits say which entry of e_B counts for which
-//! rung. What a rung makes of x beyond its windows means nothing, as the next rung then decides.
+//! rung. The value of a rung for an x beyond its windows means nothing, because a later rung then decides.
 //!
 //! **Range.** x from the first window of rung 0 to the end of the last rung ([`Ladder::contains`]); other inputs give
 //! garbage. **Error.** For x^-a, relative: 9/16 a (a + 1) / first^2 from the lines, and a 2^(-low_bits) / first from
@@ -65,33 +65,34 @@ impl LadderShape {
         FssShape { index_bits, low_bits, width: 64, payload: Payload::Line, cell_bits: 0 }
     }
 
-    /// Bits B that choose among the rungs.
+    /// Number of the bits B, which choose among the rungs.
     fn bits(&self) -> usize {
         self.rungs - 1
     }
 
-    /// log2 of the value of each of the bits B, the highest first.
+    /// log2 of the weight of each of the bits B in the index that they form, the highest first.
     fn weights(&self) -> Vec<u32> {
         (0..self.bits() as u32).rev().collect()
     }
 
-    /// The unit vector of the bits B, with its products.
+    /// The shape of the unit vector of the bits B, together with the products of its entries.
     fn choice(&self) -> StrandShape {
         StrandShape { places: 0..self.bits(), words: Some((self.entry(), self.width)) }
     }
 
-    /// Words of each entry of the unit vector: the entry, and its products with the words rho_k.
+    /// Number of words for each entry of the unit vector: the entry itself, and its products with the words rho_k.
     fn entry(&self) -> usize {
         self.rungs + 1
     }
 
-    /// Words of the correlation of one input: the words of the rungs, then B as one word, all rho_k, and the entries
-    /// of the unit vector. A single rung has nothing to choose from.
+    /// Number of words of the correlation of one input. First come the words of the rungs, then B as one word, all
+    /// rho_k, and the entries of the unit vector. With a single rung only its words are there, because there is
+    /// nothing to choose.
     pub fn correlation_words(&self) -> usize {
         self.rungs * self.rung().correlation_words() + self.choice_words()
     }
 
-    /// The words of the correlation of an input, told apart by their meaning.
+    /// The words of the correlation of an input, separated by meaning.
     fn unit<'u>(&self, words: &'u [u64]) -> Unit<'u> {
         let (rungs, choice) = words.split_at(self.rungs * self.rung().correlation_words());
         let (bits, rest) = choice.split_at(choice.len().min(1));
@@ -103,13 +104,14 @@ impl LadderShape {
         if self.rungs == 1 { 0 } else { 1 + self.rungs + (self.entry() << self.bits()) }
     }
 
-    /// Leaves that an evaluation expands.
+    /// Number of leaves that each party expands to evaluate an input.
     pub fn leaves(&self) -> u64 {
         (self.rungs as u64) << self.index_bits
     }
 }
 
-/// A party's words of the correlation of an input. A single rung has nothing to choose from.
+/// A party's words of the correlation of an input. With a single rung all but its words are empty, because there is
+/// nothing to choose.
 struct Unit<'u> {
     /// A mask and a key for every rung.
     rungs: &'u [u64],
@@ -121,7 +123,8 @@ struct Unit<'u> {
 }
 
 impl LadderShape {
-    /// Whether a helper deals this shape. A shape from a peer may be out of range.
+    /// Whether a helper deals this shape. It does not if a field is out of range, which can happen for a shape that a
+    /// peer sent.
     pub(crate) fn is_served(&self) -> bool {
         (1..=MOST_RUNGS).contains(&self.rungs) && self.rung().is_served() && (1..=64 - SPARE).contains(&self.width)
     }
@@ -190,16 +193,17 @@ impl Correlation for LadderShape {
     }
 }
 
-/// The octaves that the rungs of a ladder serve, and the units of its input and result.
+/// What a ladder is made for: the octaves that its rungs serve, and the units of its input and result.
 #[derive(Clone, Copy, Debug)]
 pub struct LadderSpec {
     /// log2 of the number of windows of a rung.
     pub index_bits: u32,
     /// Bits of a rung's input below the window index.
     pub low_bits: u32,
-    /// Octaves that a rung serves: its windows are up to 2^(octaves - index_bits) of their distance from 0 wide.
+    /// Number of octaves that a rung serves. A window is then at most as wide as 2^(octaves - index_bits) times its
+    /// distance from 0.
     pub octaves: u32,
-    /// The smallest and the largest x, in units.
+    /// The smallest and the largest x, in units of its last place.
     pub range: [u64; 2],
     /// Bits of the ring of x.
     pub in_width: u32,
@@ -215,23 +219,24 @@ pub struct Ladder {
     shape: LadderShape,
     /// For each rung, the number of low bits of x that it does not look at.
     shifts: Vec<u32>,
-    /// The first window in which a rung other than rung 0 counts.
+    /// The first window in which a rung other than rung 0 may decide.
     first: u64,
     tables: Vec<Lines>,
     /// Low bits of a table's value that are dropped.
     dropped: u32,
-    /// The smallest x, in units.
+    /// The smallest x, in units of its last place.
     start: u64,
     /// Bits of the ring of x.
     in_width: u32,
 }
 
 impl Ladder {
-    /// The ladder of `f`, a function of x in units. `f` must give the same results on every machine: it may use the
-    /// basic operations and `libm`.
+    /// The ladder of `f`, a function of x in units of its last place. `f` must give the same results on every
+    /// machine: it may use the basic operations and `libm`.
     ///
     /// # Panics
-    /// If the range takes more rungs than there may be, or reaches beyond, or a ring has no room for dropped bits.
+    /// If the range takes more than 10 rungs or reaches further than the bits of x allow, or if the ring of the
+    /// result leaves no room for dropped bits.
     pub fn fit(spec: LadderSpec, f: impl Fn(f64) -> f64) -> Self {
         let LadderSpec { index_bits, low_bits, octaves, range: [start, end], in_width, out_frac, out_width } = spec;
         let windows = mask(index_bits) - 1;
@@ -278,12 +283,14 @@ impl Ladder {
         x >= self.start && x >> self.shifts[self.shape.rungs - 1] < top
     }
 
-    /// Whether a rung that sees the window `n`, modulo the number of windows, decides unless a later rung does.
+    /// Whether a rung decides, unless a later rung does, if x lies in its window number `n`. The number is modulo the
+    /// number of windows.
     fn counts(&self, n: u64) -> bool {
         (self.first..mask(self.shape.index_bits) - 1).contains(&n)
     }
 
-    /// The function by its definition, from the server's and the client's rho of every rung.
+    /// The value of the ladder at `x` by its definition. `rho` gives the server's and the client's low part of the
+    /// mask for every rung.
     pub(crate) fn value(&self, x: u64, rho: impl Fn(usize) -> [u64; 2]) -> u64 {
         let LadderShape { rungs, index_bits, low_bits, width } = self.shape;
         let seen = |rung: usize| {
@@ -297,7 +304,8 @@ impl Ladder {
         self.tables[rung].value(n as usize, low, rho).wrapping_add(half) >> self.dropped & mask(width)
     }
 
-    /// This party's share of [its window >= first], from its shares of the payload at every window n - `high`.
+    /// This party's share of the bit that says whether the window of x is `first` or later. `values` are its shares
+    /// of the payload, rotated by the opened window `high`: those at every window n - `high`.
     fn decides(&self, high: usize, values: &[u64]) -> u64 {
         let windows = 1usize << self.shape.index_bits;
         let count = windows - 2 - self.first as usize;
@@ -309,7 +317,7 @@ impl Ladder {
         (ones(from..from + count - wrapped) ^ ones(0..wrapped)) & 1
     }
 
-    /// The rung that decides, if bit k - 1 of `bits` says whether rung k counts.
+    /// The number of the rung that decides, where bit k - 1 of `bits` says whether rung k counts.
     fn rung(bits: u64) -> usize {
         (u64::BITS - bits.leading_zeros()) as usize
     }
@@ -341,7 +349,7 @@ fn prepare_choices(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec
     Ok(items.flat_map(|((own, words), unit)| std::iter::once(own).chain(&words[1..]).chain(unit)).copied().collect())
 }
 
-/// Shares of the function of every word of `x`, modulo 2^width. Each word takes one of `correlations`.
+/// Shares of the function at every word of `x`, modulo 2^width. Each word uses up one of `correlations`.
 pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = ladder.shape;
     let LadderShape { rungs, width, .. } = shape;

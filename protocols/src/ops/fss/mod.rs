@@ -1,7 +1,8 @@
 //! A tabulated function of one variable by FSS keys: after preparation one masked word is opened.
 //!
 //! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width. The table writes
-//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. `run` spends a correlation for each word.
+//! f as sum_k c_k(n, low(y)) p_k(rho), where y is x under a mask, n a window, and rho the low part of the mask; see
+//! [`FssTable`]. `run` spends a correlation for each word.
 //!
 //! **Source.** Function secret sharing (FSS) with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095;
 //! splines: eprint 2020/1392), without a dealer. A function is a vector with an entry for each window:
@@ -23,9 +24,9 @@
 //!
 //! A leaf of the tree has room for several windows, so the last bits of R place the payload within the leaf. A unit
 //! vector of the first bits makes the trees' first levels, and a unit vector of the cell's bits makes their
-//! [`tails`]. All of these come from the OTs of R's bits themselves ([`waggle_ot::index`]). A further level is one
-//! exchange, and a step of the vectors goes with it: a batch of keys takes ten to fifteen exchanges. The sign of the
-//! final correction is a multiplexer.
+//! [`tails`]. All of these come from the OTs of R's bits themselves ([`waggle_ot::index`]). Every further level takes
+//! one exchange, and a step of the vectors uses the same exchange. A batch of keys takes ten to fifteen exchanges.
+//! The sign of the final correction is a multiplexer.
 //!
 //! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); other inputs give garbage. **Error.** Lines and parabolas: the
 //! error of the table. Powers: a payload is off by less than a unit in its last place.
@@ -63,8 +64,8 @@ const GROW: &str = "masked/keys";
 /// Step of the message that opens the corrections of leaves' bits.
 const BITS: &str = "masked/bits";
 
-/// Leaves of the trees that grow at once: their nodes, 16 MiB, stay in the caches. Where the exchanges of a batch
-/// take longer than its work, batches are larger.
+/// Number of leaves of the trees that grow at once. Their nodes, 16 MiB, stay in the caches. Where the exchanges of a
+/// batch take longer than its work, batches are larger.
 const BATCH_LEAVES: usize = 1 << 20;
 const FAR_BATCH_LEAVES: usize = 1 << 22;
 
@@ -77,7 +78,7 @@ const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
 /// Most entries of one task of the thread pool.
 const TASK: usize = 64;
 
-/// A task has [`TASK`] trees if they have at most this many leaves.
+/// Trees with at most this many leaves are small: then a task has [`TASK`] of them.
 const TASK_LEAVES: usize = 1 << 8;
 
 impl FssShape {
@@ -87,7 +88,7 @@ impl FssShape {
         room.ilog2().min(self.index_bits - 1)
     }
 
-    /// Words that a leaf has.
+    /// Number of words of a leaf.
     fn leaf_words(&self) -> usize {
         match self.payload {
             Payload::One | Payload::Parabola => 4,
@@ -95,12 +96,12 @@ impl FssShape {
         }
     }
 
-    /// Words of a leaf that are used, for its windows.
+    /// Number of words of a leaf that hold payloads of its windows.
     fn used_words(&self) -> usize {
         self.payload.words() << self.leaf_bits()
     }
 
-    /// Leaves that hold `windows` windows, wherever these begin.
+    /// Number of leaves that together hold any `windows` neighbouring windows.
     fn leaves_of(&self, windows: usize) -> usize {
         (windows + (1 << self.leaf_bits()) - 1).div_ceil(1 << self.leaf_bits())
     }
@@ -111,14 +112,14 @@ impl FssShape {
         tree.with_bits((1 << self.cell_bits) / BLOCK_BITS).expect("at most 256 cells")
     }
 
-    /// log2 of the value of each bit of an index: first the bits of the window, then the bits of its repetition, the
-    /// highest of each first.
+    /// log2 of the weight of each bit of an index. The bits of the window come first, then the bits of its
+    /// repetition, each from the highest bit on.
     fn weights(&self) -> Vec<u32> {
         (0..self.index_bits).rev().chain((self.index_bits..self.hidden_bits()).rev()).collect()
     }
 
-    /// The vectors that are made along with the trees: the payload at the window's place in its leaf, and the unit
-    /// vector of the cell.
+    /// The shapes of the vectors that are made along with the trees: the payload at the window's place in its leaf,
+    /// and the unit vector of the cell.
     fn strands(&self) -> Vec<StrandShape> {
         let within = self.tree().depth() as usize..self.index_bits as usize;
         let payload = StrandShape { places: within, words: Some((self.payload.words(), self.width)) };
@@ -126,23 +127,23 @@ impl FssShape {
         vec![payload, cells]
     }
 
-    /// Words of the correlation of one input: this party's share of the mask, then a key.
+    /// Number of words of the correlation of one input: one for this party's share of the mask, and the key.
     pub fn correlation_words(&self) -> usize {
         1 + self.tree().key_words()
     }
 
-    /// The products of the leading bits of the client's rho with the server's rho.
+    /// The shape of the OTs for `n` inputs that multiply the leading bits of the client's rho by the server's rho.
     fn square_products(&self, n: usize) -> waggle_ot::CotShape {
         let choices = Square::new(self.low_bits).choices() as usize;
         waggle_ot::CotShape::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
     }
 
-    /// The truncation of a product of two factors, below 2^(2 FACTOR_FRAC).
+    /// The truncation of a product of two factors to `frac` fractional bits. The product is below 2^(2 FACTOR_FRAC).
     fn power_truncation(&self, frac: u32) -> Truncation {
         Truncation { width: POWER_WIDTH, shift: 2 * FACTOR_FRAC - frac, out: self.width }
     }
 
-    /// The products of the bits of the client's factor with the server's factor.
+    /// The shape of the OTs for `n` inputs that multiply the bits of the client's factor by the server's factor.
     fn power_products(&self, n: usize) -> waggle_ot::CotShape {
         let widths: Vec<u32> = (0..FACTOR_FRAC).map(|bit| POWER_WIDTH - bit).collect();
         waggle_ot::CotShape::new(n * widths.len(), 1, &widths).expect("widths up to 44")
@@ -156,8 +157,8 @@ struct Hidden {
     bits: Vec<u64>,
 }
 
-/// Deals `n` masks of `bits` bits, each with a key of `tree`. The key hides what `hidden` makes of the client's and
-/// the server's part of the mask. Leaves use `used` words of `width` bits.
+/// Deals `n` masks of `bits` bits, each with a key of the shape `tree`. `hidden` says what the key hides for the
+/// client's and the server's part of the mask. Leaves use `used` words of `width` bits.
 fn deal_keys(
     d: &mut Dealing<'_>,
     tree: DpfShape,
@@ -207,7 +208,8 @@ fn deal_keys(
 }
 
 impl FssShape {
-    /// Whether a helper deals this shape. A shape from a peer may be out of range.
+    /// Whether a helper deals this shape. It does not if a field is out of range, which can happen for a shape that a
+    /// peer sent.
     pub(crate) fn is_served(&self) -> bool {
         let FssShape { index_bits, low_bits, width, payload, cell_bits } = *self;
         let payload = match payload {
@@ -222,7 +224,7 @@ impl FssShape {
         payload && cells && width >= 2 && (2..=14).contains(&index_bits) && low_bits + index_bits + cell_bits <= 63
     }
 
-    /// The payload for the client's and the server's low part.
+    /// The words of the payload for the client's and the server's low part of a mask.
     fn hidden_words(&self, [client, server]: [u64; 2]) -> Vec<u64> {
         let rho = client + server;
         match self.payload {
@@ -286,7 +288,7 @@ impl Correlation for FssShape {
     }
 }
 
-/// Inputs of a batch, each with a tree and `ots` OTs.
+/// Number of inputs of a batch, where each input takes a tree and `ots` OTs.
 fn batch(tree: DpfShape, ots: u32, options: &Options) -> usize {
     let far = options.slow_link() || options.link.round_trip >= FAR;
     let leaves = if far { FAR_BATCH_LEAVES } else { BATCH_LEAVES };
@@ -360,7 +362,7 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     Ok(entries)
 }
 
-/// Opens bits, `lanes` in every word, masked by the bits of `pads`.
+/// Opens shared bits, `lanes` in every word. They are masked by the bits of `pads`.
 pub(super) fn open_bits(s: &mut Session, bits: &[u64], pads: &[u64], lanes: u32) -> Result<Vec<u64>, Error> {
     opening::spend(s, "", pads.iter().copied(), &[64])?;
     let masked: Vec<u64> = bits.iter().zip(pads).map(|(bits, pads)| bits ^ pads).collect();
@@ -376,7 +378,7 @@ fn open_bits_cost(bits: usize) -> Cost {
     Cost::free().work_at_both(Kernel::OpenWord, bits / 64).exchange(bits / 8, bits / 8)
 }
 
-/// Random hidden indices. `weights` has log2 of the value of each bit.
+/// `n` random hidden indices. `weights` has log2 of the weight of each bit in its index.
 fn hidden_indices(s: &mut Session, weights: &[u32], n: usize) -> Result<HiddenIndices, Error> {
     let ots = n * weights.len();
     s.reserve(Role::Server, ots)?;
@@ -386,16 +388,17 @@ fn hidden_indices(s: &mut Session, weights: &[u32], n: usize) -> Result<HiddenIn
     Ok(HiddenIndices::new(s.role(), weights, (sender, chosen))?)
 }
 
-/// The shape of vectors that hidden indices select. They are made in as many steps as `places` has numbers.
+/// The shape of vectors that hidden indices select. `places` are the bits of an index that select, and each takes one
+/// step.
 #[derive(Clone)]
 struct StrandShape {
     places: Range<usize>,
-    /// Words that are placed, and their width; `None` for a unit vector.
+    /// The number of the words that a vector holds at the selected place, and their width; `None` for a unit vector.
     words: Option<(usize, u32)>,
 }
 
 impl StrandShape {
-    /// Bytes of a party's message of step `step` for `n` indices.
+    /// Bytes of a party's message for `n` indices in step `step`.
     fn bytes(&self, n: usize, step: usize) -> usize {
         match self.words {
             _ if step >= self.places.len() => 0,
@@ -404,7 +407,7 @@ impl StrandShape {
         }
     }
 
-    /// Words of OTs that a party computes in step `step`.
+    /// Number of words of OTs that a party computes for `n` indices in step `step`.
     fn work(&self, n: usize, step: usize) -> usize {
         match self.words {
             Some((words, _)) if step < self.places.len() => (2 * n * words) << step,
@@ -413,7 +416,7 @@ impl StrandShape {
     }
 }
 
-/// Vectors of a [`StrandShape`] while they are made.
+/// Vectors of a [`StrandShape`] in the making.
 enum Strand {
     Unit(UnitVectors),
     Words(PlacedWords),
@@ -516,7 +519,7 @@ fn exchange(
     Ok(theirs)
 }
 
-/// Cost of random hidden indices and of [`grow`], or of their `strands` alone.
+/// Cost of random hidden indices and of [`grow`], or without a `tree` of their `strands` alone.
 fn grow_cost(n: usize, tree: Option<DpfShape>, weights: &[u32], strands: &[StrandShape]) -> Cost {
     let ots = n * weights.len();
     // For each OT, a pad of both keys of the sender and of the receiver's key.
@@ -548,7 +551,7 @@ fn grow_cost(n: usize, tree: Option<DpfShape>, weights: &[u32], strands: &[Stran
     cost.work_at_both(Kernel::TreeMade, n * hashed)
 }
 
-/// Shares of the payload of every input, from this party's low parts.
+/// Shares of the payload of every input, from `low`, this party's low parts of the masks.
 fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, Error> {
     let server = s.role() == Role::Server;
     match shape.payload {
@@ -582,7 +585,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
     }
 }
 
-/// Shares of the tabulated function of every word of `x`, modulo 2^width. Each word takes one of `correlations`.
+/// Shares of the tabulated function at every word of `x`, modulo 2^width. Each word uses up one of `correlations`.
 pub(crate) fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = table.shape();
     let size = shape.correlation_words();
@@ -602,7 +605,8 @@ pub(crate) fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[
     })
 }
 
-/// Opens every word of `x`, modulo 2^`bits`, less the mask with which its correlation of `size` words begins.
+/// Opens every word of `x`, modulo 2^`bits`, minus a mask. The mask is the first of the `size` words of the word's
+/// correlation.
 fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bits: u32) -> Result<Vec<u64>, Error> {
     assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
     let masks = correlations.chunks_exact(size).map(|entry| entry[0]);
@@ -628,8 +632,8 @@ fn whole_cost(shape: &FssShape, n: usize) -> Cost {
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
-/// Calls `apply`(i, high, low, shares of the payload at every window) for every opened word, of which i is the
-/// number.
+/// Calls `apply`(i, high, low, values) for the opened word of every number i. `high` and `low` are its window and its
+/// low part, and `values` are this party's shares of the payload at every window. Returns the results in order.
 fn expand<L: Lane, T: Copy + Default + Send>(
     role: Role,
     shape: &FssShape,
@@ -654,7 +658,7 @@ fn expand<L: Lane, T: Copy + Default + Send>(
     out
 }
 
-/// The share of a decay for every opened word. Only the leaves of windows that have a height are expanded.
+/// The share of a decay's value for every opened word. Only the leaves are expanded that hold windows with a height.
 fn decay(role: Role, shape: &FssShape, powers: &Powers, correlations: &[u64], opened: &[u64]) -> Vec<u64> {
     let (size, windows) = (shape.correlation_words(), powers.windows());
     let (leaf, words) = (shape.leaf_bits(), shape.leaf_words());
@@ -682,7 +686,8 @@ pub(crate) fn expanded<L: Lane>(role: Role, shape: &FssShape, entry: &[u64]) -> 
     values
 }
 
-/// Words of a key of `kind`, if such keys are `served`: draws, corrections and the words of both parties.
+/// Number of words that a helper holds for a key of `kind`: draws, corrections and the words of both parties. `None`
+/// if such keys are not `served`.
 pub(crate) fn key_words(kind: &dyn Correlation, served: bool) -> Option<u64> {
     served.then(|| 4 * kind.words(Role::Client) as u64)
 }

@@ -14,15 +14,17 @@ use waggle_net::Role;
 use crate::kernel::{at_level, family};
 use crate::words::mask;
 
-/// Bits of the square of a window's width in units of 2^shift. More bits make c_2 coarser, fewer make squares
-/// coarser. For the activations both then cost 1e-5 to 2e-5, a tenth of what is allowed.
+/// Bits that the square of a window's width takes in units of 2^shift. More bits would make c_2 coarser, fewer bits
+/// would make squares coarser. For the activations both cost 1e-5 to 2e-5 with this number, a tenth of what is
+/// allowed.
 const SQUARE_BITS: u32 = 10;
 
 /// Leading bits of the client's rho that the cross product looks at.
 const CHOSEN_BITS: u32 = 8;
 
-/// The sharing of rho^2. Each party squares its part, and leading bits of the client's part choose multiples of the
-/// server's part. Everything is rounded to units of 2^shift first, so the ring need not hold more.
+/// The sharing of rho^2. Each party squares its part of rho, and the leading bits of the client's part choose
+/// multiples of the server's part. Each term is rounded to units of 2^shift first, so the ring need not hold the bits
+/// below.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Square {
     low_bits: u32,
@@ -34,12 +36,12 @@ impl Square {
         Square { low_bits }
     }
 
-    /// log2 of the unit.
+    /// log2 of the unit in which rho^2 is held.
     pub(crate) fn shift(self) -> u32 {
         (2 * self.low_bits).saturating_sub(SQUARE_BITS)
     }
 
-    /// Bits of the client's part that choose.
+    /// Number of leading bits of the client's part that choose multiples of the server's part.
     pub(crate) fn choices(self) -> u32 {
         self.low_bits.min(CHOSEN_BITS)
     }
@@ -48,7 +50,8 @@ impl Square {
         self.low_bits - self.choices()
     }
 
-    /// The term of one party alone: its square. The server adds the worth of half a unit of the dropped bits.
+    /// The term that a party computes alone: the square of its part. The server adds what the client's dropped bits
+    /// would contribute on average.
     pub(crate) fn own(self, role: Role, rho: u64) -> u64 {
         let dropped = match role {
             Role::Server => rho * mask(self.dropped()),
@@ -62,7 +65,7 @@ impl Square {
         rho >> self.dropped()
     }
 
-    /// The server's term for choice `bit`: twice the bit's worth times its own part.
+    /// The server's term for the client's choice number `bit`: twice the weight of this bit times the server's part.
     pub(crate) fn product(self, rho: u64, bit: u32) -> u64 {
         rounded(rho << (self.dropped() + bit + 1), self.shift())
     }
@@ -80,8 +83,9 @@ fn rounded(x: u64, shift: u32) -> u64 {
     (x + (1 << shift >> 1)) >> shift
 }
 
-/// Coefficients for every window, listed twice in a row, in four lanes: for 1, rho, rho^2 and nothing. The
-/// coefficient of a lane is base + slope low + square (low^2 2^-shift) + 2 twist low 2^-shift.
+/// Coefficients for every window, with the list of windows repeated once. Each has four lanes: for 1, for rho, for
+/// rho^2 and an unused one. The coefficient of a lane is base + slope low + square (low^2 2^-shift) + 2 twist low
+/// 2^-shift.
 #[derive(Clone, Debug)]
 pub(super) struct Parabolas {
     shift: u32,
@@ -102,8 +106,9 @@ struct Low {
 }
 
 impl Parabolas {
-    /// Fits `f` of a window and z, in units of the result, by the parabola through three Chebyshev nodes of three
-    /// windows' width. Lower coefficients are fitted after the higher ones were rounded.
+    /// Fits `f`, which takes a window and a position z in it and returns a value in units of the result. Each window
+    /// gets the parabola through three Chebyshev nodes of an interval three windows wide. Lower coefficients are
+    /// fitted after the higher ones were rounded.
     pub(super) fn fit(
         index_bits: u32,
         low_bits: u32,
@@ -153,14 +158,16 @@ impl Parabolas {
         })
     }
 
-    /// The value at a window, from the low part and the server's and the client's rho, each of `low_bits` bits.
+    /// The value at window `n`, from the public low part, and from the server's and the client's rho, each of
+    /// `low_bits` bits.
     pub(super) fn value(&self, n: usize, low: u64, rho: [u64; 2], low_bits: u32) -> u64 {
         let words = [1, rho[0] + rho[1], Square::new(low_bits).value(rho)];
         let terms = self.coefficients(n, low).into_iter().zip(words);
         terms.fold(0, |sum: u64, (c, word)| sum.wrapping_add(u64::from(c).wrapping_mul(word)))
     }
 
-    /// The share of the result from this party's shares of the payload at every window n - `high`.
+    /// This party's share of the result, from its shares of the payload at every window n - `high`, where `high` is
+    /// the opened window.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u32]) -> u64 {
         self.apply_on(family(), high, self.low(low), values).into()
     }

@@ -31,7 +31,8 @@ pub enum Payload {
 /// Fractional bits of the two factors of a [`Payload::Power`].
 pub const FACTOR_FRAC: u32 = 21;
 
-/// A factor of a [`Payload::Power`] lies in [0, 2^FACTOR_FRAC), so 1 is slightly less than that.
+/// Stands for 1 in a factor of a [`Payload::Power`]. A factor must be below 2^FACTOR_FRAC, so this is slightly less
+/// than 2^FACTOR_FRAC.
 pub(crate) const FACTOR_ONE: f64 = ((1u64 << FACTOR_FRAC) - 1) as f64;
 
 impl Payload {
@@ -54,10 +55,10 @@ pub struct FssShape {
     pub low_bits: u32,
     /// Bits of the ring of the result, 2..=64; at most 32 for a parabola or a unit vector, more than 32 for a power.
     pub width: u32,
-    /// The words that are shared.
+    /// The words that the parties share at the window index.
     pub payload: Payload,
-    /// log2 of how often the windows repeat, 7 or 8, if the key tells the repetition, too ([`tails`](super::tails));
-    /// otherwise 0.
+    /// log2 of the number of times that the windows repeat: 7 or 8 if the key also tells the repetition
+    /// ([`tails`](super::tails)), and 0 otherwise.
     pub cell_bits: u32,
 }
 
@@ -100,15 +101,15 @@ pub(super) enum Windows {
     Decay(Powers),
 }
 
-/// Coefficients of 1 and of rho for every window, listed twice in a row: their values at low part 0, and their slopes
-/// per unit of the low part.
+/// Coefficients of 1 and of rho for every window, with the list of windows repeated once. Each coefficient is given
+/// by its value at low part 0 and its slope per unit of the low part.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     base: Vec<u64>,
     slope: Vec<u64>,
 }
 
-/// e^(start - n - low), for windows of width 1.
+/// The powers e^(start - n - low) for windows n of width 1 and low parts `low`.
 #[derive(Clone, Debug)]
 pub(super) struct Powers {
     unit: u32,
@@ -157,23 +158,24 @@ impl FssTable {
         FssTable { shape, windows: Windows::Parabolas(parabolas) }
     }
 
-    /// e^(start - x 2^-unit), for windows of width 1 in x 2^-unit. Coefficients and powers have `fracs` fractional
-    /// bits, and the result has the sum of both.
+    /// The power e^(start - x 2^-unit), with windows of width 1 in x 2^-unit. Coefficients have the first number of
+    /// `fracs` of fractional bits, powers have the second, and the result has the sum of both.
     pub fn power(index_bits: u32, unit: u32, start: f64, fracs: [u32; 2], out_width: u32) -> Self {
         let heights = (0..2u64 << index_bits).map(|n| height(window(n, index_bits), start, fracs[0])).collect();
         let windows = Windows::Powers(Powers { unit, heights });
         FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
     }
 
-    /// [`FssTable::power`] for x 2^-unit < `end`, 0 from `end` + 2 on, and one of both in between. Each party expands
-    /// its key only near coefficients that are not zero.
+    /// Like [`FssTable::power`] where x 2^-unit < `end`, and 0 where it is `end` + 2 or more. In between, it is one
+    /// of the two. Each party expands its key only near coefficients that are not zero.
     pub fn decay(index_bits: u32, unit: u32, start: f64, end: u32, fracs: [u32; 2], out_width: u32) -> Self {
         let heights = (-2..i64::from(end)).map(|n| height(n, start, fracs[0])).collect();
         let windows = Windows::Decay(Powers { unit, heights });
         FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
     }
 
-    /// Whether every input has a value, so that no input may come from outside the range.
+    /// Whether the table has a value for every input that there may be, so that an input outside the range is an
+    /// error.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(self.windows, Windows::Decay(_))
     }
@@ -183,7 +185,8 @@ impl FssTable {
         self.shape
     }
 
-    /// The function by its definition, from the window `n` modulo 2^index_bits, the low part and both rho.
+    /// The value by the definition of the function, from the window `n` modulo 2^index_bits, the low part, and the
+    /// server's and the client's rho.
     pub(crate) fn value(&self, n: u64, low: u64, rho: [u64; 2]) -> u64 {
         let n = (n & mask(self.shape.index_bits)) as usize;
         let value = match &self.windows {
@@ -200,7 +203,7 @@ impl FssTable {
     }
 }
 
-/// The parabolas of `f`; `window` says which window an index stands for, from word 0 on.
+/// The parabolas of `f`. `window` returns, for an index, the window that it stands for, counted from word 0 on.
 pub(super) fn fitted(spec: CurveSpec, f: impl Fn(f64) -> f64, window: impl Fn(u64) -> i64) -> Parabolas {
     let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
     assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
@@ -209,7 +212,7 @@ pub(super) fn fitted(spec: CurveSpec, f: impl Fn(f64) -> f64, window: impl Fn(u6
     Parabolas::fit(index_bits, low_bits, at, window)
 }
 
-/// e^(start - n) at `frac` fractional bits, corrected for a power whose two factors are slightly less than they
+/// e^(start - n) at `frac` fractional bits, corrected because the two factors of a power are slightly less than they
 /// should be.
 fn height(n: i64, start: f64, frac: u32) -> f64 {
     let one = (1u64 << FACTOR_FRAC) as f64 / FACTOR_ONE;
@@ -248,15 +251,15 @@ impl Lines {
         Lines { base, slope }
     }
 
-    /// The value at the window `n`, an index below twice the number of windows. The rest is as in
-    /// [`FssTable::value`].
+    /// The value at the window of index `n`, which is less than twice the number of windows. The other arguments are
+    /// as in [`FssTable::value`].
     pub(super) fn value(&self, n: usize, low: u64, rho: [u64; 2]) -> u64 {
         let constant = self.base[2 * n].wrapping_add(self.slope[2 * n].wrapping_mul(low));
         constant.wrapping_add(self.base[2 * n + 1].wrapping_mul(rho[0].wrapping_add(rho[1])))
     }
 
-    /// The share of the result from this party's shares of 1 and rho at every window n - `high`, for the low part
-    /// `low`. `high` and `low` are public.
+    /// This party's share of the result for the opened input with window `high` and low part `low`. `values` are its
+    /// shares of 1 and rho at every window n - `high`.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
         let lanes = 2 * high..2 * high + values.len();
         let (base, slope) = (dot(&self.base[lanes.clone()], values), dot(&self.slope[lanes], values));
@@ -265,24 +268,25 @@ impl Lines {
 }
 
 impl Powers {
-    /// The value at entry `at` of the heights; the rest is as in [`FssTable::value`].
+    /// The value for entry number `at` of the heights. The other arguments are as in [`FssTable::value`].
     fn value(&self, at: usize, low: u64, rho: [u64; 2], shape: FssShape) -> u64 {
         let Payload::Power { frac, .. } = shape.payload else { return 0 };
         let product = factor(rho[0], self.unit) * factor(rho[1], self.unit);
         self.coefficients(at..at + 1, low)[0].wrapping_mul(product >> (2 * FACTOR_FRAC - frac))
     }
 
-    /// The share of the result from this party's shares of the power at every window n - `high`.
+    /// This party's share of the result, from its shares of the power at every window n - `high`, where `high` is the
+    /// opened window.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
         dot(&self.coefficients(high..high + values.len(), low), values)
     }
 
-    /// Windows that have a height.
+    /// Number of windows that have a height.
     pub(super) fn windows(&self) -> usize {
         self.heights.len()
     }
 
-    /// The share of the result of a decay from this party's shares of the power at its windows.
+    /// This party's share of the result of a decay, from its shares of the power at the windows that have a height.
     pub(super) fn apply_near(&self, low: u64, values: &[u64]) -> u64 {
         dot(&self.coefficients(0..self.heights.len(), low), values)
     }
@@ -301,7 +305,7 @@ pub(crate) fn factor(rho: u64, unit: u32) -> u64 {
 /// Bits of the arguments of [`exp_minus`].
 const EXP_BITS: usize = 24;
 
-/// e^-(2^(bit - unit)) - 1, at index bit - unit + EXP_BITS.
+/// e^-(2^k) - 1 at index k + EXP_BITS, for every k from -EXP_BITS on.
 static POWERS: LazyLock<[f64; EXP_BITS + 6]> =
     LazyLock::new(|| std::array::from_fn(|i| libm::expm1(-libm::exp2(i as f64 - EXP_BITS as f64))));
 

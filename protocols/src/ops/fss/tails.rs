@@ -1,12 +1,13 @@
 //! A tabulated function with two tails by FSS keys: after preparation one masked word is opened.
 //!
 //! **Functionality.** Shares of x modulo 2^(cell_bits + index_bits + low_bits) -> shares of f(x) modulo 2^width where
-//! x is near, and garbage elsewhere; XOR shares of two bits, which say whether x is near and whether it is beyond.
+//! x is *near*, in the range of the table, and garbage elsewhere. Also XOR shares of two bits, which say whether x is
+//! near and whether it is *beyond*, above the range.
 //!
-//! **Source.** As in the [parent module](super). Windows are numbered on and on, and 2^index_bits of them are a
-//! *cell*. The table has the windows of one cell, which are near; lower cells and higher ones are the tails. In the
-//! words of its leaves, a key hides the window of the mask, as a table's key does. In their bits, it hides the unit
-//! vector of the mask's cell ([`waggle_ot::dpf`]):
+//! **Source.** As in the [parent module](super). All windows of the ring are numbered in order, and 2^index_bits of
+//! them make a *cell*. The table has the windows of one cell, which are near; lower cells and higher ones are the
+//! tails. A key hides the window of the mask in the words of its leaves, as in the parent module. In the bits of its
+//! leaves, it hides the unit vector of the mask's cell ([`waggle_ot::dpf`]):
 //!
 //! ```text
 //! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key whose leaf i holds the payload and the
@@ -70,7 +71,8 @@ impl TailedTable {
         x >> self.shape.low_bits < mask(self.shape.hidden_bits()) - 1
     }
 
-    /// The function where it is near, and whether x is near and beyond: from the word `x` and both rho.
+    /// For the word `x` and the server's and the client's rho: the value of the function if x is near, and the bits
+    /// that say whether x is near and whether it is beyond.
     fn value(&self, x: u64, rho: [u64; 2]) -> (Option<u64>, [bool; 2]) {
         let FssShape { index_bits, low_bits, width, .. } = self.shape;
         let rest = x.wrapping_sub(rho[0]).wrapping_sub(rho[1]);
@@ -86,8 +88,8 @@ pub fn near(shape: FssShape) -> u64 {
     1 << (shape.cell_bits - 1)
 }
 
-/// Shares of the table's value of every word of `x`, modulo 2^width, and XOR shares of two bits for each: whether it
-/// is near, and whether it is beyond. Each word takes one of `correlations`.
+/// For every word of `x`: shares of the table's value modulo 2^width, and XOR shares of two bits, which say whether
+/// the word is near and whether it is beyond. Each word uses up one of `correlations`.
 pub(crate) fn run(
     s: &mut Session,
     table: &TailedTable,
@@ -124,7 +126,7 @@ pub(crate) fn run(
     Ok((out, bits))
 }
 
-/// The sum modulo 2 of `count` bits from the bit `first` on. Positions count modulo `all`, a power of two.
+/// The sum modulo 2 of `count` bits from the bit `first` on, where positions are modulo `all`, a power of two.
 fn parity(bits: &[u64], first: u64, count: u64, all: u64) -> u8 {
     let (first, count) = (first & (all - 1), count & (all - 1));
     let (end, before) = (first + count, |end| parity_below(bits, end));
@@ -139,7 +141,8 @@ pub(crate) fn run_cost(shape: &FssShape, n: usize) -> Cost {
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
-/// f(x) of every entry x of a vector, where x is near, and (entries, 2): whether x is near, and whether it is beyond.
+/// For every entry x of a vector: f(x) where x is near, and two bits, as (entries, 2), which say whether x is near
+/// and whether it is beyond.
 #[derive(Clone, Copy)]
 pub struct EvaluateNear<'t> {
     /// The table of f.
@@ -174,8 +177,8 @@ impl Operation for EvaluateNear<'_> {
         Ok((shaped(&[words.len()], words), shaped(&[x.len(), 2], bits)))
     }
 
-    /// Where x is not near, the value is the largest that a truncation takes: it is noticed where it is not muxed
-    /// away.
+    /// Where x is not near, the reference returns the largest value that a truncation takes. It is noticed unless a
+    /// multiplexer removes it.
     fn reference(&self, reference: &mut Reference, x: &ArrayD<u64>) -> Result<(ArrayD<u64>, ArrayD<u8>), Error> {
         let FssShape { low_bits, width, .. } = self.table.shape;
         let input = self.table.shape.input_bits();

@@ -38,8 +38,8 @@ pub const MIN_WIDTH: u32 = LEAF_BITS + 1;
 /// The widest ring. Beyond, expanding the vector takes longer than the messages it saves.
 pub const MAX_WIDTH: u32 = 15;
 
-/// Whether a session compares words of this width by FSS keys: in two phases over slow links. There the 60 bytes and
-/// five flows that a word saves online are worth the 300 bytes and the processor time of its preparation.
+/// Whether a session compares words of this width by FSS keys. It does so in two phases over slow links: there a word
+/// saves 60 bytes and five flows online, which is worth the 300 bytes and the processor time of its preparation.
 pub(crate) fn applies(options: &Options, width: u32) -> bool {
     options.preprocess && options.slow_link() && (MIN_WIDTH..=MAX_WIDTH).contains(&width)
 }
@@ -53,7 +53,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether a helper deals this kind. A kind from a peer may be out of range.
+    /// Whether a helper deals this kind. It does not if a field is out of range, which can happen for a kind that a
+    /// peer sent.
     pub(crate) fn is_served(&self) -> bool {
         (MIN_WIDTH..=MAX_WIDTH).contains(&self.width)
     }
@@ -106,12 +107,12 @@ impl Correlation for Comparison {
 }
 
 impl Comparison {
-    /// log2 of the value of each bit of a mask, the highest first.
+    /// log2 of the weight of each bit of a mask, the highest first.
     fn weights(self) -> Vec<u32> {
         (0..self.width).rev().collect()
     }
 
-    /// The unit vector of a mask within its leaf.
+    /// The shape of the unit vector of a mask within its leaf.
     fn leaf(self) -> StrandShape {
         StrandShape { places: (self.width - LEAF_BITS) as usize..self.width as usize, words: None }
     }
@@ -122,7 +123,8 @@ fn tree(width: u32) -> DpfShape {
     DpfShape::of_bits(width - LEAF_BITS).expect("1..=8 levels")
 }
 
-/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, by one of `correlations` a word.
+/// XOR shares of [x >= c] for every word x of `x` and every c of `thresholds`. Each word uses up one of
+/// `correlations`.
 pub(crate) fn run(
     s: &mut Session,
     correlations: &[u64],

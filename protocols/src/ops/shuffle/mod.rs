@@ -2,8 +2,8 @@
 //!
 //! **Functionality.** Per batch row, shares of n items of w columns and two permutations, one known to each party ->
 //! fresh shares of the permuted items. Column t is modulo 2^{w_t}; width 1 is exclusive-or. The items are permuted by
-//! the client's and then by the server's permutation. Inverted, they are permuted by the inverse of the server's and
-//! then by that of the client's, which restores the order.
+//! the client's permutation and then by the server's. The inverse shuffle permutes them by the inverse of the
+//! server's permutation and then by the inverse of the client's, which restores the order.
 //!
 //! **Source.** A pass permutes by one party's permutation pi. That party is the permuter, the other is the supplier.
 //! As in the permutation correlations of Chase, Ghosh and Poburinnaya (ASIACRYPT 2020):
@@ -54,8 +54,8 @@ pub struct Permute {
     pub items: usize,
 }
 
-/// A box's knowledge of secret permutations of the items of several rows. Several tensors shuffled by the same
-/// permutations keep their items together. Every shuffle makes its own correlations.
+/// What a box knows of secret permutations of the items of several rows. Several tensors shuffled by the same
+/// permutations keep corresponding items together. Every shuffle makes its own correlations.
 #[derive(Clone)]
 pub struct Permutations {
     rows: usize,
@@ -69,7 +69,7 @@ enum Known {
     Sizes,
     /// In the clear: item j of a row comes from its item `orders[row][j]`.
     Orders(Vec<Vec<usize>>),
-    /// One party's own permutations: for each row the settings of the network's switches.
+    /// Between two parties: this party's own permutations, as the settings of the network's switches for each row.
     Switches(Vec<Vec<bool>>),
 }
 
@@ -113,7 +113,8 @@ pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<bool>
     (0..rows).map(row).collect()
 }
 
-/// (rows, n, w): the n items of every row in the order of its permutation, or, inverted, back in their order.
+/// (rows, n, w): the n items of every row, permuted by the row's permutation or, if `inverse`, moved back to their
+/// original order.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle<'w> {
     /// Column t of an item is a word modulo `2^widths[t]`; a single width stands for all columns.
@@ -138,7 +139,7 @@ impl Shuffle<'_> {
 impl Operation for Shuffle<'_> {
     type Input<'a, F: Form> = (&'a Permutations, &'a F::Words);
     type Output<F: Form> = F::Words;
-    /// Numbers of rows, items and columns.
+    /// Number of rows, of items of a row, and of columns of an item.
     type Size = [usize; 3];
 
     fn size<F: Form>(&self, (permutations, x): &(&Permutations, &F::Words)) -> [usize; 3] {
@@ -198,7 +199,8 @@ const ANSWER: &str = "shuffle/answer";
 const ANSWER_AND_CHOICES: &str = "shuffle/answer and choices";
 const DIFFERENCE: &str = "shuffle/difference";
 
-/// A uniformly random order of 0..n, by Fisher and Yates' shuffle in which every exchange looks at all entries.
+/// A uniformly random order of 0..n, by Fisher and Yates' shuffle. Every exchange looks at all entries, so that no
+/// address depends on the order.
 fn order(rng: &mut impl Rng, n: u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n).collect();
     for last in (1..n).rev() {
@@ -215,8 +217,9 @@ fn order(rng: &mut impl Rng, n: u32) -> Vec<u32> {
     order
 }
 
-/// A uniform number below `bound` >= 1: the whole part of a random fraction of it (Lemire, 2019). A few fractions are
-/// drawn again. That says nothing about the number, because every number keeps equally many fractions.
+/// A uniform number below `bound`, which is at least 1: the whole part of the bound times a random fraction (Lemire,
+/// 2019). A few fractions are drawn again. That says nothing about the number, because every number keeps equally
+/// many fractions.
 fn below(rng: &mut impl Rng, bound: u32) -> u32 {
     let excess = bound.wrapping_neg() % bound;
     loop {
@@ -227,7 +230,7 @@ fn below(rng: &mut impl Rng, bound: u32) -> u32 {
     }
 }
 
-/// Rows of `n` items whose columns have the widths `widths`, and the network that permutes them.
+/// The shape of rows: `n` items, with columns of the widths `widths`. Also the network that permutes the items.
 struct Shape<'a> {
     n: usize,
     widths: &'a [u32],
@@ -244,7 +247,7 @@ impl<'a> Shape<'a> {
         self.widths.len()
     }
 
-    /// Words of a row.
+    /// Number of words of a row.
     fn words(&self) -> usize {
         self.n * self.columns()
     }
@@ -339,7 +342,7 @@ fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
         .work_at_both(Kernel::OpenWord, words)
 }
 
-/// Rows whose correlations are made at once.
+/// Number of rows whose correlations are made at once.
 fn batch_rows(n: usize, columns: usize) -> usize {
     batch_items(waksman::switches(n) * columns.div_ceil(4))
 }
@@ -434,7 +437,7 @@ fn permute(shape: &Shape<'_>, rows: usize, keys: ChosenKeys, message: &[u8]) -> 
     Ok(Half::Permuter(bits, c))
 }
 
-/// The items of a row on their input wires.
+/// Puts the items of a row on their input wires.
 fn place(shape: &Shape<'_>, row: &[u64]) -> Vec<u64> {
     let columns = shape.columns();
     let mut wires = vec![0; row.len()];
@@ -444,7 +447,7 @@ fn place(shape: &Shape<'_>, row: &[u64]) -> Vec<u64> {
     wires
 }
 
-/// Appends the items on the output wires, reduced to their widths.
+/// Appends the items on the output wires to `out`, reduced to their widths.
 fn collect(shape: &Shape<'_>, wires: &[u64], out: &mut Vec<u64>) {
     for wire in &shape.network.outputs {
         let item = &wires[wire * shape.columns()..(wire + 1) * shape.columns()];

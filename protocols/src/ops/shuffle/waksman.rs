@@ -77,7 +77,8 @@ fn position(values: &[u32], value: u32) -> u32 {
 /// Appends the settings of all switches, in the order of the network, that make output j the input `source[j]`.
 ///
 /// `source` is secret: branches and addresses depend on n alone. Every step settles one pair of outputs and looks at
-/// all entries. So there are ceil(n / 2) steps whatever the loops are, and about 2 n^2 short operations in all.
+/// all entries. So a network of n items takes ceil(n / 2) steps for any `source`, and about 2 n^2 short operations
+/// with the networks inside it.
 pub(super) fn route(source: &[u32], out: &mut Vec<bool>) {
     let n = source.len();
     if n < 2 {
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 0..n after the switches for `source`, there and back.
+    /// The items 0..n, permuted by the switches for `source`, and then permuted back.
     fn permuted(source: &[u32]) -> Vec<u32> {
         let n = source.len();
         let mut bits = Vec::new();
