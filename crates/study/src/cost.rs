@@ -246,7 +246,7 @@ impl Sessions {
         operations
     }
 
-    /// The summed cost of the ledger entries for whose paths `counted` returns true.
+    /// The summed cost of the ledger entries that `counted` accepts by their paths.
     fn cost(&self, counted: impl Fn(&str) -> bool) -> WorkCost {
         let of = |outcome: &Outcome, phases: &[Phase]| {
             let (mut sum, mut dealt) = (Traffic::default(), [0; 2]);
@@ -291,8 +291,8 @@ impl Sessions {
     }
 }
 
-/// Marks a ledger entry of a link to the helper with the scope [`DEALT`]. Its flows become 0, because they delay no
-/// flow of another link.
+/// Marks a ledger entry of a link to the helper with the scope [`DEALT`]. Its flows become 0, because they
+/// and the flows of other links do not wait for each other.
 fn dealt(Entry { phase, path, traffic }: Entry) -> Entry {
     Entry { phase, path: format!("{DEALT}/{path}"), traffic: Traffic { flows: 0, ..traffic } }
 }

@@ -89,7 +89,7 @@ pub enum TokenizerError {
 }
 
 impl TokenizerError {
-    /// This error as another process sent it, with control characters removed and its texts cut to a bounded length.
+    /// This error, which another process sent, without control characters and with its texts cut to a bounded length.
     pub(super) fn sanitized(self) -> Self {
         use TokenizerError::*;
         match self {

@@ -20,8 +20,8 @@ pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message, local_time};
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 
-/// For each position of a model, the number of bytes that a text may have, unless the longest token has more. The
-/// number leaves room for white space that a tokenizer drops. It is the length of GPT-2's longest token.
+/// The number of bytes that a text may have for each position of a model, unless the longest token has more bytes.
+/// This number leaves room for white space that a tokenizer drops. It is the length of GPT-2's longest token.
 const BYTES_PER_POSITION: usize = 128;
 
 /// An Egyptian hieroglyph, as an example of an unknown character. Only a tokenizer with tokens for bytes can encode
@@ -243,7 +243,7 @@ impl Local {
 /// The largest number of bytes in an incomplete character. A decoder shows each of these bytes, or all of them
 /// together, as one replacement character. Some decoders show all bytes before them in the same way.
 const OPEN_BYTES: usize = 3;
-/// If a window has more ids than this and no whole character at its end, it is cut.
+/// The largest number of ids in a window without a whole character at its end. A longer one is cut.
 const MOST_PENDING: usize = 16;
 
 /// The text of ids that arrive one by one.

@@ -60,7 +60,6 @@ impl TokenSet {
     /// The set of `positions` out of the positions below `tokens`. A repeated position counts once.
     ///
     /// # Panics
-    ///
     /// If there are no positions, or if one is not below `tokens`. The policy is then wrong.
     pub(super) fn new(positions: &[usize], tokens: usize) -> Self {
         let mut set = TokenSet { member: vec![false; tokens], len: 0 };

@@ -35,7 +35,7 @@ use super::run::parallel;
 /// Tokens that go through the model at once. This bounds the memory of attention.
 const PIECE: usize = 256;
 
-/// How often the random text is repeated in a sequence for [`HeadMeasure::Echo`].
+/// Number of copies of the random text in a sequence for [`HeadMeasure::Echo`].
 const COPIES: usize = 4;
 
 /// One in this many of the heads that [`HeadMeasure::Echo`] chooses is chosen by its echo, the others by induction.

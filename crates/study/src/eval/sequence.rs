@@ -115,8 +115,8 @@ impl Sequence {
 
     /// Reads sequences of associative recall from JSON lines `{"ids": [...], "queries": [...]}`. The numbers in
     /// `queries` are positions whose right prediction is the next id. The first `prompt` ids, by default four fifths
-    /// of them, go through the model at once. The queries after the prompt are scored. Reads the first `count` lines,
-    /// or all.
+    /// of a line's ids, go through the model at once. The queries after the prompt are scored. Reads the first
+    /// `count` lines, or all.
     pub fn of_queries(lines: &str, prompt: Option<usize>, count: Option<usize>) -> Result<Vec<Self>, EvalError> {
         let sequences = waggle_files::json_lines(lines).take(count.unwrap_or(usize::MAX)).map(|(line, read)| {
             let wrong = |what: String| EvalError::Query { line, what };
