@@ -1,10 +1,11 @@
-//! Works that a table cites, as entries of BibTeX.
+//! Works that a table cites, and their entries in BibTeX.
 
 use serde::Deserialize;
 
 use crate::table::latex;
 
-/// A cited work. It is read from JSON, whose keys are BibTeX's field names. Facts that are not known are absent.
+/// A cited work. It is read from a JSON object whose keys are BibTeX's field names. Facts that are not known are
+/// absent.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Reference {
@@ -32,7 +33,7 @@ enum Kind {
 }
 
 impl Reference {
-    /// The work as an entry of BibTeX under `key`, in UTF-8, with a line end after it.
+    /// The work as a BibTeX entry with the key `key`, in UTF-8, with a line end after it.
     pub fn bibtex(&self, key: &str) -> String {
         let kind = match self.kind {
             Kind::Inproceedings => "inproceedings",
@@ -61,7 +62,7 @@ impl Reference {
     }
 }
 
-/// `text` as the value of a field. BibTeX counts the braces in a value, escaped ones too.
+/// `text` as the value of a field. Braces in it become commands, because BibTeX counts even escaped braces.
 fn escaped(text: &str) -> String {
     latex(text).replace(r"\{", r"\textbraceleft{}").replace(r"\}", r"\textbraceright{}")
 }

@@ -13,11 +13,11 @@ pub struct Cost {
     pub bytes_client_to_server: u64,
     /// Bytes from server to client, framing included.
     pub bytes_server_to_client: u64,
-    /// Flows: maximal runs of messages in one direction.
+    /// Flows: maximal runs of messages in the same direction.
     pub flows: u64,
     /// Wall-clock seconds.
     pub seconds: f64,
-    /// CPU seconds of this party's process; 0 in operations of reports older than the field.
+    /// CPU seconds of this party's process. They are 0 for operations in reports older than the field.
     #[serde(default)]
     pub cpu_seconds: f64,
     /// CPU seconds of the other party's process, if they are known.
@@ -72,32 +72,32 @@ impl From<Traffic> for Cost {
     }
 }
 
-/// Cost by phase.
+/// The cost of each phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phases {
-    /// Handshake, keys, base OTs.
+    /// The cost of the handshake, keys and base OTs.
     pub setup: Cost,
-    /// Correlations that do not depend on the data.
+    /// The cost of correlations that do not depend on the data.
     pub offline: Cost,
-    /// The prompt and the first token.
+    /// The cost of the prompt and the first token.
     pub prefill: Cost,
-    /// All tokens after the first.
+    /// The cost of all tokens after the first.
     pub decode: DecodeCost,
 }
 
 /// Cost of the tokens after the first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DecodeCost {
-    /// The sum over all these tokens.
+    /// The sum of the costs of all these tokens.
     #[serde(flatten)]
     pub total: Cost,
-    /// The cost of each token, without costs booked under `offline` meanwhile. If one pass gives several tokens, the
-    /// first has the pass's whole cost.
+    /// The cost of each of these tokens. It does not contain costs that were booked under `offline` in the meantime.
+    /// If one pass gives several tokens, the first of them has the whole cost of the pass.
     pub per_token: Vec<Cost>,
 }
 
 impl Phases {
-    /// Sums the accounts of a ledger (or of a plan) by phase.
+    /// Sums the entries of a ledger (or of a plan) by phase. `per_token` are the costs of the tokens after the first.
     pub fn new(entries: &[Entry], per_token: Vec<Cost>) -> Self {
         let total = |phase: Phase| {
             let mut sum = Traffic::default();
@@ -112,7 +112,7 @@ impl Phases {
         }
     }
 
-    /// The phases by name, in order.
+    /// Each phase's name and cost, in the order of the phases.
     pub fn named(&self) -> [(&'static str, &Cost); 4] {
         let Phases { setup, offline, prefill, decode } = self;
         [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)]
@@ -128,19 +128,19 @@ impl Phases {
         }
     }
 
-    /// All phases together.
+    /// The sum of the costs of all phases.
     pub fn total(&self) -> Cost {
         let mut total = Cost::default();
         self.named().iter().for_each(|(_, cost)| total += **cost);
         total
     }
 
-    /// The costs of the phases in order, then of each token.
+    /// The costs of the phases in order, then the costs of the tokens after the first.
     pub(crate) fn costs(&self) -> impl Iterator<Item = &Cost> {
         self.named().into_iter().map(|(_, cost)| cost).chain(&self.decode.per_token)
     }
 
-    /// All costs, mutable.
+    /// All costs in the same order, to be changed.
     pub(crate) fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
         let Phases { setup, offline, prefill, decode } = self;
         [setup, offline, prefill, &mut decode.total].into_iter().chain(&mut decode.per_token)
@@ -150,11 +150,12 @@ impl Phases {
 /// Cost of one operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// Phase in which it was needed.
+    /// The phase in which the operation was needed.
     pub phase: Phase,
-    /// Path of scopes, for example `layer 3/attention/softmax`.
+    /// The operation's path of scopes, for example `layer 3/attention/softmax`.
     pub path: String,
-    /// Cost of the operation without its inner scopes. The costs of a phase's operations add up to the phase's cost.
+    /// The cost of the operation, without the operations inside it. The costs of a phase's operations add up to the
+    /// phase's cost.
     #[serde(flatten)]
     pub cost: Cost,
 }
@@ -165,7 +166,7 @@ impl From<Entry> for Operation {
     }
 }
 
-/// The costs of `operations` by phase and name, all layers together.
+/// The costs of `operations` by phase and name, summed over all layers.
 pub fn by_operation(operations: &[Operation]) -> BTreeMap<(Phase, String), Cost> {
     let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
     for op in operations {
@@ -174,7 +175,8 @@ pub fn by_operation(operations: &[Operation]) -> BTreeMap<(Phase, String), Cost>
     sums
 }
 
-/// Adds to `operations` the other party's CPU time, from that party's `entries`.
+/// Adds the other party's CPU time to `operations`. It is taken from the ledger `entries` of that party. An entry
+/// without a counterpart in `operations` becomes an operation of its own.
 pub(crate) fn add_peer_cpu(operations: &mut Vec<Operation>, entries: &[Entry]) {
     let mut times: BTreeMap<(Phase, String), f64> =
         entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
@@ -189,7 +191,7 @@ pub(crate) fn add_peer_cpu(operations: &mut Vec<Operation>, entries: &[Entry]) {
     operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
 }
 
-/// Splits the decode phase into tokens.
+/// Divides the cost of the decode phase among tokens.
 #[derive(Clone, Debug, Default)]
 pub struct TokenMeter {
     before: Traffic,
@@ -197,24 +199,24 @@ pub struct TokenMeter {
 }
 
 impl TokenMeter {
-    /// Notes that a token is done. `decode` is the traffic of the decode phase up to now.
+    /// Notes that a token is done. `decode` is the whole traffic of the decode phase up to now.
     pub fn token(&mut self, decode: Traffic) {
         self.costs.push(decode.since(&self.before).into());
         self.before = decode;
     }
 
-    /// The cost of each token so far.
+    /// The cost of each token that is done.
     pub fn costs(&self) -> &[Cost] {
         &self.costs
     }
 
-    /// The cost of each token.
+    /// The cost of each token, in order.
     pub fn into_costs(self) -> Vec<Cost> {
         self.costs
     }
 }
 
-/// The path of an operation in any layer: `layer 3/attention` -> `layer */attention`.
+/// An operation's path with `*` in place of the layer's number: `layer 3/attention` becomes `layer */attention`.
 pub fn any_layer(path: &str) -> String {
     let parts = path.split('/').map(|part| match part.strip_prefix("layer ") {
         Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => "layer *",

@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Prices of a session's traffic and computation, and the power of a core. All are absent unless given.
+/// Prices of a session's traffic and computation, and the power of a core. Each is absent unless it is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
-    /// Price of an hour of a core. The currency is any with cents.
+    /// Price of one core for an hour, in any currency with cents.
     pub core_hour: Option<f64>,
     /// Price of a gigabyte (10^9 bytes) of traffic, in the same currency.
     pub gigabyte: Option<f64>,
@@ -15,14 +15,14 @@ pub struct Price {
     pub watts: Option<f64>,
 }
 
-/// A text that is not a price.
+/// The error of a text that does not state prices.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}`: prices are core-hour=X, gb=Y or both, X and Y from 0 on")]
 pub struct ParsePriceError(String);
 
 impl Price {
-    /// Cents for `bytes`, and for `core_seconds` of all cores of both parties. `None` if no price is given, or if a
-    /// given price is for seconds that are not known.
+    /// The price, in cents, of `bytes` of traffic and of `core_seconds`, the seconds of all cores of both parties.
+    /// `None` if no price is given, or if computation has a price but `core_seconds` are not known.
     pub fn cents(&self, bytes: f64, core_seconds: Option<f64>) -> Option<f64> {
         let sent = self.gigabyte.map(|price| price * bytes / 1e9);
         let computed = self.core_hour.map(|price| Some(price * core_seconds? / 3600.0));
@@ -32,18 +32,19 @@ impl Price {
         }
     }
 
-    /// Joules that the cores of both parties draw in `core_seconds`.
+    /// Joules that the cores of both parties draw in `core_seconds`. `None` if the power or the seconds are not
+    /// known.
     pub fn joules(&self, core_seconds: Option<f64>) -> Option<f64> {
         Some(self.watts? * core_seconds?)
     }
 
-    /// Whether any price is given.
+    /// Whether a price of traffic or of computation is given.
     pub fn is_given(&self) -> bool {
         self.core_hour.or(self.gigabyte).is_some()
     }
 }
 
-/// `core-hour=0.04,gb=0.08`, or one of the two.
+/// Reads `core-hour=0.04,gb=0.08`, or one of the two.
 impl FromStr for Price {
     type Err = ParsePriceError;
 

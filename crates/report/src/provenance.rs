@@ -9,12 +9,12 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use waggle_bits::cpu::{Cpu, Feature};
 
-/// A program as it was built.
+/// The version of a program, as it was built.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// The program's version, for example `0.1.0`.
     pub version: &'static str,
-    /// The commit of its sources, with `-dirty` if they had changes; `None` if git did not know.
+    /// The commit of the program's sources, with `-dirty` if they had changes; `None` if git did not know it.
     pub revision: Option<&'static str>,
 }
 
@@ -24,7 +24,7 @@ pub struct Program {
 pub struct Provenance {
     /// Version of Waggle.
     pub version: String,
-    /// The commit of its sources, with `-dirty` if they had changes.
+    /// The commit of Waggle's sources, with `-dirty` if they had changes.
     #[serde(alias = "commit", skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// A command line that makes the record again. Files appear by name only, and three dots stand for a prompt, an
@@ -32,11 +32,11 @@ pub struct Provenance {
     pub command: String,
     /// The processor's name.
     pub processor: String,
-    /// The processor's instruction sets for which kernels exist, whether or not they were used.
+    /// The processor's instruction sets for which Waggle has kernels, whether or not they were used.
     pub features: Vec<String>,
     /// Processors that the program could use.
     pub cores: usize,
-    /// Bytes of memory of the machine, where the system tells.
+    /// Bytes of the machine's memory, if the system tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Time at which the record was made: RFC 3339, in UTC, to the second.
@@ -44,7 +44,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// The provenance of the records of this process.
+    /// The provenance of records that this process writes.
     pub fn current(program: Program) -> Self {
         let cpu = Cpu::detected();
         let features = Feature::ALL.into_iter().filter(|feature| cpu.has(*feature));
@@ -65,7 +65,7 @@ impl Provenance {
         self.revision.as_ref().is_some_and(|revision| !revision.ends_with("-dirty"))
     }
 
-    /// Version and, where it is known, revision: `0.1.0 (73237168f69c)`.
+    /// The version, followed by the revision if it is known: `0.1.0 (73237168f69c)`.
     pub fn program(&self) -> String {
         match (&self.version[..], &self.revision) {
             ("", None) => "an unknown revision".into(),
@@ -75,7 +75,7 @@ impl Provenance {
         }
     }
 
-    /// Processor and cores, in words.
+    /// The processor and the number of cores, in words.
     pub fn machine(&self) -> String {
         let processor = if self.processor.is_empty() { "an unknown processor" } else { &self.processor };
         let features =
@@ -91,7 +91,7 @@ pub fn processor() -> String {
     named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// Bytes of memory of this machine, where the system tells.
+/// Bytes of this machine's memory, if the system tells.
 fn memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -99,13 +99,14 @@ fn memory_bytes() -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Options whose values are a prompt, an address or a key, which readers of a record must not see.
+/// Names of the options whose values readers of a record must not see. The values are prompts, addresses or keys, or
+/// name a machine.
 const WITHHELD: &str = "prompt prompt-ids connect listen metrics server-key machine identity allow known-servers";
 
 /// The text in place of a withheld value.
 const DOTS: &str = "...";
 
-/// The command line `waggle ARGUMENTS`, quoted for a shell, without the values that a record must not contain.
+/// The command line `waggle ARGUMENTS`, quoted for a shell. Values that a record must not contain are replaced.
 fn command(arguments: impl Iterator<Item = String>) -> String {
     let mut words = vec!["waggle".to_owned()];
     let is_withheld = |name: &str| WITHHELD.split(' ').any(|option| option == name);
@@ -125,7 +126,7 @@ fn command(arguments: impl Iterator<Item = String>) -> String {
     words.join(" ")
 }
 
-/// A value with every path in it cut to the file's name.
+/// `value` with every path in it cut to the name of the file.
 fn named(value: &str) -> String {
     if let Some(name) = file_name(value) {
         return name;
@@ -142,8 +143,8 @@ fn named(value: &str) -> String {
     text
 }
 
-/// The last part of a path; `None` if `value` is not a path. For example, `32/16` is a path only if there is a folder
-/// `32`.
+/// The file name at the end of a path; `None` if `value` is not a path. For example, `32/16` is a path only if there
+/// is a folder `32`.
 fn file_name(value: &str) -> Option<String> {
     let path = Path::new(value);
     let outside = path.is_absolute() || ["~", "./", "../"].iter().any(|start| value.starts_with(start));
@@ -154,7 +155,7 @@ fn file_name(value: &str) -> Option<String> {
     Some(path.file_name().map_or_else(|| DOTS.into(), |name| name.to_string_lossy().into_owned()))
 }
 
-/// An argument, quoted for a shell if needed.
+/// The argument, in quotes if a shell needs them.
 pub fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,/:+@%".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {

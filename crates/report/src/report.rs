@@ -20,7 +20,7 @@ use waggle_model::{Check, ModelSpec};
 
 use crate::table::{Cell, Table};
 
-/// Version of the report's schema. It is raised when a field changes its meaning or is removed.
+/// Version of the report's schema. It is raised when a field is removed or its meaning changes.
 pub const REPORT_VERSION: u32 = 1;
 
 /// The report of one generation.
@@ -40,7 +40,7 @@ pub struct Report {
     pub seconds_are: Option<Seconds>,
     /// The model.
     pub model: ModelInfo,
-    /// Everything that was chosen for the run, by name.
+    /// Every option of the run, by name.
     pub options: BTreeMap<String, Value>,
     /// Number of prompt tokens.
     pub prompt_tokens: usize,
@@ -48,43 +48,45 @@ pub struct Report {
     pub tokens: Vec<u32>,
     /// Text of the tokens, if there is a tokenizer.
     pub text: Option<String>,
-    /// The texts, if a decoder generated several side by side. `text` is then absent.
+    /// The texts, if a decoder generated several side by side. Then there is no `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<Vec<String>>,
-    /// Cost by phase.
+    /// The cost of each phase.
     pub phases: Phases,
-    /// Cost by phase and operation path.
+    /// The cost of each operation, by phase and path.
     pub operations: Vec<Operation>,
-    /// The costs of preparation by kind of correlation; `path` is the kind. They are a second view: `operations`
-    /// contain the same costs, divided among the operations by [`waggle_net::Ledger::divide`].
+    /// The costs of preparation by kind of correlation; here `path` is the kind. `operations` contain the same costs,
+    /// divided among the operations by [`waggle_net::Ledger::divide`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preparation_kinds: Vec<Operation>,
-    /// The outcome of the client's guesses, if it guessed tokens.
+    /// The outcome of the client's guesses, if it guessed tokens ahead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<DraftReport>,
     /// The links to the helper, if the session had one. Their costs are not part of `phases`, which are the two
     /// parties' own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<HelperLinks>,
-    /// The session's bytes on the socket. All other bytes in a report are the protocol's.
+    /// The bytes that the session sent and received on the socket. All other bytes in a report are those of the
+    /// protocol's messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
-    /// The family of kernels of this party's process, and its instructions for AES: see `waggle_bits::cpu`. Absent if
-    /// nothing was computed.
+    /// The family of kernels that this party's process used, and its instructions for AES: see `waggle_bits::cpu`.
+    /// Absent if nothing was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<String>,
-    /// Largest resident memory of each party's process.
+    /// The largest resident memory of each party's process.
     pub peak_memory_bytes: PeakMemory,
-    /// Comparison with the plaintext engine under the same policy, if it was asked for. It shows what the protocol
-    /// changed. Its fields are at the report's top level.
+    /// The comparison with the plaintext engine under the same policy, if it was asked for. It shows what the
+    /// protocol changed. Its fields are at the report's top level.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub check: Option<Check>,
-    /// Comparison with the full cache, if the policy prunes. It shows what the protocol and pruning changed together.
+    /// The comparison with the plaintext engine and the full cache, if the policy prunes. It shows what the protocol
+    /// and pruning changed together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_full_cache: Option<Check>,
 }
 
-/// The kind of time that seconds are. Tables name the kind wherever they show seconds.
+/// What a number of seconds measures. Tables name the kind wherever they show seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Seconds {
@@ -92,7 +94,7 @@ pub enum Seconds {
     Measured,
     /// Wall-clock time that a calibration of the machines predicts for a run.
     Predicted,
-    /// The time that the link alone takes for bytes and flows, without computation.
+    /// Time that the link alone takes for bytes and flows, without computation.
     Network,
 }
 
@@ -107,14 +109,14 @@ impl Seconds {
     }
 }
 
-/// The outcome of a run's guesses, or in a plan the assumed outcome.
+/// The outcome of the guesses of a run. In a plan the outcome is assumed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DraftReport {
-    /// Guesses of a pass. At the end of a text there may be fewer.
+    /// Number of guesses in a pass. At the end of a text there may be fewer.
     pub guesses: usize,
-    /// Tokens that a pass was expected to keep on average, for which correlations were prepared.
+    /// Number of tokens that a pass was expected to keep on average. Correlations were prepared for this number.
     pub rate: f64,
-    /// Tokens that each pass after the first one kept.
+    /// For each pass after the first one, the number of tokens that it kept.
     pub passes: Vec<usize>,
     /// Mean of `passes`. In a plan it is assumed.
     pub tokens_per_pass: f64,
@@ -132,18 +134,18 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
-    /// The entry for a model with this name and shape.
+    /// The entry of a model with the shape `config`, under this name.
     pub fn new(name: &str, config: &ModelSpec) -> Self {
         ModelInfo { name: name.into(), parameters: config.parameters(), config: config.clone() }
     }
 }
 
-/// The bytes that crossed the wire, as this party sees them.
+/// The bytes that this party sent and received on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Whether the link was encrypted.
     pub encrypted: bool,
-    /// Bytes sent on the socket, with TLS records, without TCP and IP headers.
+    /// Bytes sent on the socket. They include TLS records, but not the headers of TCP and IP.
     pub bytes_sent: u64,
     /// Bytes received on the socket, counted in the same way.
     pub bytes_received: u64,
@@ -161,7 +163,7 @@ pub struct HelperLinks {
 }
 
 impl HelperLinks {
-    /// The links that are known, with their parties.
+    /// The links that are known, each after its party's name.
     fn named(&self) -> impl Iterator<Item = (&'static str, &HelperLink)> {
         [("client", &self.client), ("server", &self.server)]
             .into_iter()
@@ -169,25 +171,27 @@ impl HelperLinks {
     }
 }
 
-/// A link of a party to the helper.
+/// The traffic of one party's link to the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HelperLink {
-    /// Bytes from the party.
+    /// Bytes from the party to the helper.
     pub bytes_to_helper: u64,
-    /// Bytes to the party.
+    /// Bytes from the helper to the party.
     pub bytes_from_helper: u64,
-    /// Bytes in both directions before the helper deals: demands for correlations, and halves of weights.
+    /// Bytes in both directions before the helper deals anything: demands for correlations, and halves of weights.
     #[serde(default)]
     pub bytes_setup: u64,
-    /// Bytes in both directions during passes over generated tokens, if the helper deals pass by pass.
+    /// Bytes in both directions during the passes over generated tokens, if the helper deals for each pass.
     #[serde(default)]
     pub bytes_decoding: u64,
-    /// Seconds in which the party received dealt correlations; in a plan, seconds that the bytes take on the link.
+    /// Seconds in which the party received dealt correlations. In a plan, the seconds that the bytes take on the
+    /// link.
     pub seconds: f64,
 }
 
 impl HelperLink {
-    /// The link's bytes and seconds as a cost, with the party in the client's role.
+    /// The link's bytes and seconds as a cost. The party takes the place of the client, and the helper that of the
+    /// server.
     fn cost(&self) -> Cost {
         Cost {
             bytes_client_to_server: self.bytes_to_helper,
@@ -197,7 +201,7 @@ impl HelperLink {
         }
     }
 
-    /// The link with these accounts, in which the party has the client's role.
+    /// Sums the ledger entries of a link. In these entries the party takes the place of the client.
     pub fn of(entries: &[Entry]) -> Self {
         let sum = |part: fn(&Entry) -> u64| entries.iter().map(part).sum();
         let of = |phase| entries.iter().filter(|entry| entry.phase == phase).map(|entry| entry.traffic.bytes()).sum();
@@ -216,20 +220,20 @@ impl HelperLink {
     }
 }
 
-/// Largest resident memory of each process, in bytes, if the system knows it.
+/// The largest resident memory of each process, in bytes, if the system knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakMemory {
     /// The client's process.
     pub client: Option<u64>,
     /// The server's process, mapped weights included.
     pub server: Option<u64>,
-    /// Mapped weights of the server alone, which only plans know.
+    /// The part of the server's memory that is mapped weights. Only plans know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<u64>,
 }
 
 impl Report {
-    /// An empty report of a run of `model`.
+    /// The report of a run of `model`, without any results yet.
     pub fn new(model: ModelInfo) -> Self {
         Report {
             version: REPORT_VERSION,
@@ -256,8 +260,8 @@ impl Report {
         }
     }
 
-    /// The kind of the report's seconds. In plans older than the field, a processor time is the sign of predicted
-    /// seconds.
+    /// The kind of the report's seconds. A plan older than the field `seconds_are` has predicted seconds if it has
+    /// processor time, and otherwise the link's.
     pub fn seconds(&self) -> Seconds {
         let computed = self.phases.costs().any(|cost| cost.cpu_seconds > 0.0);
         self.seconds_are.unwrap_or(match (self.predicted, computed) {
@@ -267,22 +271,22 @@ impl Report {
         })
     }
 
-    /// Fills in phases and operations from the accounts `entries` of a ledger or a plan, and preparation by kind from
-    /// `kinds`.
+    /// Fills in phases and operations from `entries`, which are those of a ledger or a plan. Fills in preparation by
+    /// kind of correlation from `kinds`.
     pub fn set_costs(&mut self, entries: Vec<Entry>, kinds: Vec<Entry>, per_token: Vec<Cost>) {
         self.phases = Phases::new(&entries, per_token);
         [self.operations, self.preparation_kinds] =
             [entries, kinds].map(|entries| entries.into_iter().map(Operation::from).collect());
     }
 
-    /// The costs of phases, tokens, operations and kinds of correlations, mutable.
+    /// The costs of phases, tokens, operations and kinds of correlations, to be changed.
     pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
         let operations = self.operations.iter_mut().chain(&mut self.preparation_kinds);
         self.phases.costs_mut().chain(operations.map(|operation| &mut operation.cost))
     }
 
-    /// Adds the other party's CPU time, from that party's accounts and costs by token. An account that only the other
-    /// party has, because it sent nothing, becomes an operation of its own.
+    /// Adds the other party's CPU time to all costs. `entries`, `kinds` and `per_token` are that party's own. An
+    /// entry that only the other party has, because it sent nothing, becomes an operation of its own.
     pub fn set_peer_cpu(&mut self, entries: &[Entry], kinds: &[Entry], per_token: &[Cost]) {
         let phases = Phases::new(entries, per_token.to_vec());
         for (mine, theirs) in self.phases.costs_mut().zip(phases.costs()) {
@@ -297,7 +301,8 @@ impl Report {
         self.phases.total().bytes()
     }
 
-    /// A table of the cost by phase, with its price by `price`.
+    /// A table of the costs of each phase, of a decoded token, of the links to the helper, and of everything
+    /// together. `price` adds columns of price and energy.
     pub fn phase_table(&self, price: &Price) -> Table {
         let decode = &self.phases.decode;
         let mut rows = self.phases.named().map(|(name, cost)| (name.to_owned(), *cost)).to_vec();
@@ -326,7 +331,8 @@ impl Report {
         self.cost_table("phase", price, rows.into_iter())
     }
 
-    /// A table of the `limit` operations with the largest shares of bytes or CPU time, all layers together.
+    /// A table of the `limit` operations with the largest shares of bytes or CPU time. An operation is summed over
+    /// all layers.
     pub fn operation_table(&self, limit: usize, price: &Price) -> Table {
         self.summed("operation", price, &self.operations, limit)
     }
@@ -337,7 +343,8 @@ impl Report {
         (!kinds.is_empty()).then(|| self.summed("kind of correlation", price, kinds, usize::MAX))
     }
 
-    /// A table of the `limit` largest of `operations`, all layers together.
+    /// A table of the `limit` largest of `operations`, each summed over all layers. Their size is their share of
+    /// bytes or of CPU time, whichever is larger.
     fn summed(&self, title: &str, price: &Price, operations: &[Operation], limit: usize) -> Table {
         let sums = by_operation(operations);
         let bytes = |c: &Cost| c.bytes() as f64;
@@ -352,8 +359,9 @@ impl Report {
         self.cost_table(title, price, named)
     }
 
-    /// A table of costs with these rows, without columns of unknown numbers: a plan has processor time only if it was
-    /// estimated, and seconds only if a link was given.
+    /// A table of costs, with one of `rows` in each row and the title `first` above the names of the rows. Unknown
+    /// numbers have no columns: a plan has processor time only if it was estimated, and seconds only if a link was
+    /// given.
     fn cost_table(&self, first: &str, price: &Price, rows: impl Iterator<Item = (String, Cost)>) -> Table {
         let mut columns: Vec<Column> = vec![
             ("client to server", "bytes", Box::new(|c| Cell::bytes(c.bytes_client_to_server))),
@@ -386,7 +394,7 @@ impl Report {
         table
     }
 
-    /// Columns that describe the session of the costs.
+    /// Columns that describe the session to which the costs belong.
     fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str, Cell)> + use<> {
         let option = |name: &str| self.options.get(name).and_then(Value::as_str).map(str::to_owned);
         let number = |name: &str| Cell::maybe(self.options.get(name).and_then(Value::as_u64), Cell::count);
@@ -410,7 +418,7 @@ impl Report {
         .chain(conditions.map(|((title, unit), cell)| (title, unit, cell)))
     }
 
-    /// The session's number of phases and its helper, in words.
+    /// In words, the session's number of phases, and what its helper deals.
     pub fn phases_of_session(&self) -> &'static str {
         let option = |name: &str| self.options.get(name).and_then(Value::as_str).unwrap_or_default();
         match (option("helper-deals"), option("preprocess")) {
@@ -422,7 +430,7 @@ impl Report {
         }
     }
 
-    /// CPU seconds of both parties, if both are known.
+    /// CPU seconds of both parties together; `None` unless both parties' are known.
     fn core_seconds(&self, cost: &Cost) -> Option<f64> {
         let together = self.options.get("processes").and_then(Value::as_u64) == Some(1);
         let peer = self.phases.setup.peer_cpu_seconds.map(|_| cost.peer_cpu_seconds.unwrap_or(0.0));
@@ -441,7 +449,8 @@ mod tests {
     use serde_json::json;
     use waggle_net::{Direction, Ledger, Phase, Traffic};
 
-    /// A report of two decode steps over two layers. Each sends 100 bytes to the server and 7 back.
+    /// A report of two decoded tokens in a model of two layers. In each layer, a token sends 100 bytes to the server
+    /// and 7 back.
     fn report() -> Report {
         let mut ledger = Ledger::default();
         let mut meter = TokenMeter::default();

@@ -1,8 +1,8 @@
 //! Tables of results, and the forms in which they are written.
 //!
-//! A cell has a text for readers and a value for programs. A terminal and Markdown show `7.00 MB`; CSV and JSON have
-//! 7000000. CSV and JSON name a column by its key, which is made of its title and its unit. In LaTeX, all cells of a
-//! column of bytes have one unit, which the column's head names.
+//! A cell has a text for readers and a value for programs. For example, a terminal and Markdown show `7.00 MB`, and
+//! CSV and JSON `7000000`. CSV and JSON name a column by its key, which is made of its title and its unit. In LaTeX,
+//! all cells in a column of bytes have the same unit, which the column's head names.
 
 mod document;
 
@@ -20,11 +20,11 @@ pub enum Format {
     Terminal,
     /// A Markdown table.
     Markdown,
-    /// Comma-separated values (RFC 4180), with raw values.
+    /// Comma-separated values (RFC 4180), with the values for programs.
     Csv,
     /// A LaTeX `tabular` with the rules of the package booktabs.
     Latex,
-    /// An array of objects, with raw values.
+    /// An array of JSON objects, one for each row, with the values for programs.
     Json,
 }
 
@@ -55,12 +55,12 @@ impl Cell {
         Cell { value: text.clone().into(), text, cites: false }
     }
 
-    /// A cell with the key of a work in a bibliography. LaTeX cites the work.
+    /// A cell with the key of a work in a bibliography. In LaTeX it cites the work.
     pub fn cite(key: impl Into<String>) -> Self {
         Cell { cites: true, ..Cell::text(key) }
     }
 
-    /// A cell with a number that readers see as `text`.
+    /// A cell with the number `value`, which readers see as `text`.
     pub fn number(value: impl Into<Value>, text: impl Into<String>) -> Self {
         Cell { text: text.into(), value: value.into(), cites: false }
     }
@@ -90,12 +90,12 @@ impl Cell {
         Cell::number(times, format!("{times:.2}"))
     }
 
-    /// A cell with cents, to four digits.
+    /// A cell with cents, to four significant digits.
     pub fn cents(cents: f64) -> Self {
         Cell::number(cents, digits(cents))
     }
 
-    /// A cell with joules, to four digits.
+    /// A cell with joules, to four significant digits.
     pub fn joules(joules: f64) -> Self {
         Cell::number(joules, digits(joules))
     }
@@ -105,12 +105,12 @@ impl Cell {
         Cell { text: "-".into(), value: Value::Null, cites: false }
     }
 
-    /// The cell of `value`, or [`Cell::absent`].
+    /// The cell that `cell` makes of `value`, or [`Cell::absent`] without a value.
     pub fn maybe<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Self {
         value.map_or_else(Cell::absent, cell)
     }
 
-    /// The value as CSV writes it, before quoting.
+    /// The value as a text for CSV, before quoting.
     fn raw(&self) -> String {
         match &self.value {
             Value::Null => String::new(),
@@ -123,12 +123,12 @@ impl Cell {
 /// When readers see a column. Programs, which read CSV and JSON, see all columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shown {
-    /// If any row has a value in it.
+    /// If any row has a value in the column.
     #[default]
     Filled,
-    /// If rows differ in it. A value that all rows share is stated before the table instead.
+    /// If the rows differ in the column. If all rows share a value, readers see it before the table instead.
     Setting,
-    /// If it is asked for by name.
+    /// If the column is asked for by name.
     Asked,
 }
 
@@ -164,17 +164,17 @@ impl Column {
     }
 }
 
-/// Letters of a column's head for which a paper has room.
+/// The longest head of a column for which a paper has room, in bytes.
 const LATEX_HEAD: usize = 8;
 
-/// Unit of bytes, which cells show in kB, MB or GB.
+/// The unit of a column of bytes. Cells show its numbers in kB, MB or GB.
 const BYTES: &str = "bytes";
 const SECONDS: &str = "seconds";
 
-/// Units that a head names after its title.
+/// The units that a column's head names after the title.
 const NAMED: [&str; 4] = ["cents", "joules", "Mbit/s", "ms"];
 
-/// Rows of cells under titles.
+/// Rows of cells, in columns with titles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     columns: Vec<Column>,
@@ -183,22 +183,24 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with columns of these titles and units. The first `names` columns name a row. A table that is
-    /// too wide for its terminal repeats them. They are aligned left, as are all columns of words.
+    /// An empty table whose columns have these titles and units. The first `names` columns name a row. They are
+    /// aligned left, as are all columns of words. If a table is too wide for its terminal, it is divided, and each
+    /// part repeats these columns.
     pub fn new<T: Into<String>>(names: usize, columns: impl IntoIterator<Item = (T, &'static str)>) -> Self {
         let column =
             |(title, unit): (T, &str)| Column { title: title.into(), unit: unit.into(), shown: Shown::default() };
         Table { columns: columns.into_iter().map(column).collect(), rows: Vec::new(), names }
     }
 
-    /// This table, with `shown` set for the columns with these keys.
+    /// This table, in which readers see the columns with these keys as `shown` says.
     pub fn showing(mut self, shown: Shown, keys: &[&str]) -> Self {
         let named = self.columns.iter_mut().filter(|column| keys.contains(&&*column.key()));
         named.for_each(|column| column.shown = shown);
         self
     }
 
-    /// Appends columns that have one value in all rows. Readers see these values before the table.
+    /// Appends a column for each of `settings`: title, unit, and the cell for all rows that the table has by now.
+    /// Readers see these values before the table.
     pub fn settle(&mut self, settings: impl IntoIterator<Item = (&'static str, &'static str, Cell)>) {
         for (title, unit, cell) in settings {
             self.columns.push(Column { title: title.into(), unit: unit.into(), shown: Shown::Setting });
@@ -206,14 +208,16 @@ impl Table {
         }
     }
 
-    /// The value that all rows share in column `i`, if there is one. Rows without a value do not count.
+    /// The value that all rows share in column `i`, if there is one. Rows without a value in this column do not
+    /// count.
     fn same(&self, i: usize) -> Option<&Cell> {
         let mut known = self.rows.iter().map(|row| &row[i]).filter(|cell| !cell.value.is_null());
         let first = known.next()?;
         known.all(|cell| cell.value == first.value).then_some(first)
     }
 
-    /// The remarks before the table: each setting that all rows share, except settings among `columns`.
+    /// The remarks that readers see before the table: the title and the value of each setting that all rows share.
+    /// Settings whose keys are in `columns` are left out.
     fn settings(&self, columns: &[String]) -> Vec<String> {
         let said = |(i, column): (usize, &Column)| {
             let cell = self.same(i).filter(|_| column.shown == Shown::Setting && !columns.contains(&column.key()))?;
@@ -242,7 +246,7 @@ impl Table {
         table
     }
 
-    /// Keeps only the columns `chosen`, in this order.
+    /// Keeps only the columns with the indices `chosen`, in this order.
     fn keep(&mut self, chosen: Vec<usize>) {
         self.names = chosen.iter().take_while(|i| **i < self.names).count();
         self.columns = chosen.iter().map(|&i| self.columns[i].clone()).collect();
@@ -259,14 +263,14 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Keeps only the columns with these keys, in this order, and shows all of them.
+    /// Keeps only the columns with these keys, in this order. Readers see each that has a value.
     fn choose(&mut self, keys: &[String]) {
         let at = |key: &String| self.columns.iter().position(|column| column.key() == *key);
         self.keep(keys.iter().filter_map(at).collect());
         self.columns.iter_mut().for_each(|column| column.shown = Shown::Filled);
     }
 
-    /// Whether there are no rows.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -320,7 +324,7 @@ impl Table {
         lines.join("\n")
     }
 
-    /// The table of `columns` in a frame, for a terminal.
+    /// The columns with the indices `columns`, in a frame for a terminal.
     fn framed(&self, columns: &[usize]) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
@@ -336,7 +340,8 @@ impl Table {
         table
     }
 
-    /// The table or, if it is too wide, several tables below each other, each with the names of the rows.
+    /// The table for a terminal of this width. If it is too wide, it becomes several tables below each other, each
+    /// with the names of the rows.
     fn terminal(&self, width: Option<usize>) -> String {
         let all: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = width else { return self.framed(&all).to_string() };
@@ -364,12 +369,12 @@ impl Table {
         parts.iter().map(part).collect::<Vec<_>>().join("\n")
     }
 
-    /// Whether column `i` has numbers, which are aligned right.
+    /// Whether column `i` has numbers and not names or words. Numbers are aligned right.
     fn is_numeric(&self, i: usize) -> bool {
         i >= self.names && self.rows.iter().all(|row| !row[i].value.is_string())
     }
 
-    /// Characters of the widest cell of column `i`.
+    /// Number of characters in the widest cell of column `i`, its head included.
     fn width(&self, i: usize) -> usize {
         let head = self.columns[i].head().chars().count();
         self.rows.iter().map(|row| row[i].text.chars().count()).fold(head, usize::max)
@@ -382,7 +387,8 @@ impl Table {
         std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
     }
 
-    /// The largest unit in which no number of bytes in column `i`, zeros aside, is below one.
+    /// The largest unit in which every number of bytes in column `i`, apart from zeros, is 1 or more. `None` if the
+    /// column has no bytes.
     fn one_unit(&self, i: usize) -> Option<(f64, &'static str)> {
         let numbers = self.rows.iter().filter_map(|row| row[i].value.as_f64()).filter(|bytes| *bytes > 0.0);
         let least = numbers.fold(f64::INFINITY, f64::min);
@@ -390,7 +396,8 @@ impl Table {
         (self.columns[i].unit == BYTES && least.is_finite()).then_some(unit)
     }
 
-    /// The table as a `tabular`. If it `fits` a paper, the words of a head stand below each other.
+    /// The table as a `tabular`. If it must fit a paper (`fits`), the words of a long head over numbers stand below
+    /// each other.
     fn latex(&self, fits: bool) -> String {
         let line = |cells: Vec<String>| cells.join(" & ") + r" \\";
         let mut text = String::from("\\begin{tabular}{");
@@ -421,7 +428,7 @@ impl Table {
     }
 }
 
-/// Writes the table as for a terminal of any width.
+/// Writes the table as for a terminal of unlimited width.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.render(Format::Terminal, None))

@@ -1,5 +1,6 @@
-//! Planned costs of work: of a decoded token as the mean of several after a prompt, or of a pass over a whole input.
-//! The work is taken whole or by operation. Sweeps, comparisons with papers and studies take their numbers from here.
+//! The planned cost of a piece of work, as a whole or for each operation. The work is a decoded token, whose cost is
+//! the mean over several tokens after a prompt, or a pass over a whole input. Sweeps, comparisons with papers and
+//! studies take their numbers from here.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -13,10 +14,10 @@ use waggle_report::any_layer;
 use waggle_session::Error;
 use waggle_session::party::{self, Outcome, PublicModel, SessionPlan, nobody};
 
-/// Scope of the correlations that a helper deals.
+/// The scope in a path that marks the correlations that a helper deals.
 const DEALT: &str = "dealt";
 
-/// The unit of work of a cost.
+/// The unit of work to which a cost refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
@@ -91,7 +92,7 @@ impl Phases {
     }
 }
 
-/// Bytes, flows, and the seconds that they take. Fractions come from means.
+/// Bytes and flows, and the seconds that they take. Numbers have fractions if they are means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Bytes from the client to the server.
@@ -100,12 +101,12 @@ pub struct Cost {
     pub bytes_server_to_client: f64,
     /// Flows: one-way messages that wait for each other.
     pub flows: f64,
-    /// Seconds of the link alone.
+    /// Seconds that the link alone takes, without computation.
     pub network_seconds: f64,
-    /// Seconds including computation, predicted by a calibration of the machines.
+    /// Seconds of the link and of computation, as a calibration of the machines predicts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_seconds: Option<f64>,
-    /// Seconds of both parties' cores, predicted by the same calibration.
+    /// Processor seconds of all cores of both parties, as the same calibration predicts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_seconds: Option<f64>,
 }
@@ -139,37 +140,40 @@ impl Cost {
 /// The cost of work, or of one operation of it. A token's cost is the mean of several tokens after a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkCost {
-    /// The cost while the work is done.
+    /// The cost of the work itself, without its preparation.
     pub online: Cost,
-    /// The preparation of the work. For a token it is the preparation of one further token; in one phase it is done
-    /// on the spot.
+    /// The cost of the work's preparation. For a token it is what each token after the first adds to the preparation.
+    /// If a single token is planned, it is that token's own preparation. In one phase, the preparation takes place
+    /// during the work.
     pub prepared: Cost,
-    /// For a token, the pass over the prompt; not known if a single token is planned.
+    /// The cost of the pass over the prompt before a token. `None` for a pass, or if a single token is planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Cost>,
-    /// Preparation that does not depend on the number of tokens; not known if a single token is planned.
+    /// The cost of the preparation that does not depend on the number of tokens. `None` for a pass, or if a single
+    /// token is planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_prompt: Option<Cost>,
-    /// Keys and base OTs, once in a session. Halves of weights for a helper, once in a server's life.
+    /// The cost of set-up: keys and base OTs, once in a session, and the halves of weights that a helper needs, once
+    /// in a server's life.
     pub setup: Cost,
 }
 
 impl WorkCost {
-    /// The work and its preparation.
+    /// The sum of the costs of the work and of its preparation.
     pub fn total(&self) -> Cost {
         self.online.plus(1.0, self.prepared)
     }
 
-    /// The pass over the prompt and its preparation, if they are known.
+    /// The sum of the costs of the pass over the prompt and of its preparation, if both are known.
     pub fn whole_prompt(&self) -> Option<Cost> {
         Some(self.prompt?.plus(1.0, self.prepared_prompt?))
     }
 }
 
-/// One operation, in all layers together.
+/// The cost of one operation, summed over all layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperationCost {
-    /// The operation's scopes, for example `attention/softmax`.
+    /// The operation's path of scopes without the layer, for example `attention/softmax`.
     pub operation: String,
     /// The cost of the operation.
     #[serde(flatten)]
@@ -182,16 +186,17 @@ pub struct Sessions {
     link: Option<LinkShape>,
     predicted: bool,
     tokens: f64,
-    /// A session with all tokens. If one token is planned, it lacks the pass over the prompt.
+    /// The session with all decoded tokens, or with the pass. If only one decoded token is planned, the session does
+    /// not contain the pass over the prompt.
     long: Outcome,
-    /// A session with one decoded token, if `long` has several.
+    /// The same session with only one decoded token; `None` unless `long` decodes several.
     short: Option<Outcome>,
 }
 
 impl Sessions {
-    /// Plans `tokens` decoded tokens after a prompt of `length` tokens, or a pass over `length` tokens, over `link`
-    /// if it takes time. If `tokens` is 1, that token is planned with its own preparation and without the pass over
-    /// the prompt.
+    /// Plans `tokens` decoded tokens after a prompt of `length` tokens, or a pass over `length` tokens. Without
+    /// `link`, the network takes no time. If `tokens` is 1, that token is planned with its own preparation and
+    /// without the pass over the prompt.
     ///
     /// # Errors
     /// If a session cannot be planned.
@@ -241,7 +246,7 @@ impl Sessions {
         operations
     }
 
-    /// The cost of the accounts whose paths are `counted`.
+    /// The summed cost of the ledger entries that `counted` accepts by their paths.
     fn cost(&self, counted: impl Fn(&str) -> bool) -> WorkCost {
         let of = |outcome: &Outcome, phases: &[Phase]| {
             let (mut sum, mut dealt) = (Traffic::default(), [0; 2]);
@@ -286,7 +291,8 @@ impl Sessions {
     }
 }
 
-/// An account of a link to the helper. Its flows wait for no flow of another link.
+/// Marks a ledger entry of a link to the helper with the scope [`DEALT`]. Its flows become 0, because they
+/// and the flows of other links do not wait for each other.
 fn dealt(Entry { phase, path, traffic }: Entry) -> Entry {
     Entry { phase, path: format!("{DEALT}/{path}"), traffic: Traffic { flows: 0, ..traffic } }
 }
@@ -295,7 +301,7 @@ fn is_dealt(path: &str) -> bool {
     path.strip_prefix(DEALT).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The operation of a path of scopes: its first two scopes, without the layer.
+/// The operation to which a path of scopes belongs: the path's first two scopes, not counting the layer.
 fn operation(path: &str) -> String {
     let any = any_layer(path);
     let inner = any.strip_prefix("layer */").unwrap_or(&any);

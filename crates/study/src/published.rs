@@ -1,5 +1,5 @@
-//! Figures that papers publish of other systems. They are read from `published.json` beside this file, which states
-//! each figure's source.
+//! Figures that papers publish about other systems. They are read from the file `published.json` beside this module,
+//! which states the source of each figure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -16,10 +16,10 @@ static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
     serde_json::from_str(include_str!("published.json")).expect("a part of the program, and tested")
 });
 
-/// Figures and the works that contain them.
+/// All figures, with the works that contain them.
 #[derive(Debug, Deserialize)]
 pub struct Published {
-    /// A remark on the meaning of the figures and its limits.
+    /// A remark on what the figures mean, and on the limits of comparisons.
     pub about: String,
     /// The works that contain the figures, by their keys in a bibliography.
     works: BTreeMap<String, Reference>,
@@ -42,14 +42,14 @@ pub struct Figure {
     /// Whether a token is made without a cache, by a pass over all earlier tokens.
     #[serde(default)]
     pub uncached: bool,
-    /// Tokens of the input: all tokens of a pass, or the tokens before a decoded one. Not every source states them.
+    /// Number of tokens: the input's for a pass, or those before a decoded token. Not every source states it.
     pub tokens: Option<usize>,
-    /// Waggle's policy that corresponds to the system, in an ablation.
+    /// In an ablation, Waggle's policy that corresponds to the system.
     pub policy: Option<PolicySpec>,
     link: Option<String>,
     /// The part of the work that the figure covers.
     pub phase: Extent,
-    /// The machines that compute.
+    /// The machines that compute, which the system trusts not to collude.
     pub trust: Trust,
     /// Seconds that the source measured.
     pub measured_seconds: Option<f64>,
@@ -59,22 +59,22 @@ pub struct Figure {
     pub prepared_bytes: Option<u64>,
     /// One-way messages that wait for each other.
     pub flows: Option<u64>,
-    /// The factor by which the system is faster than the source's baseline.
+    /// How many times faster the system is than the source's baseline.
     pub faster: Option<f64>,
-    /// The factor by which the system sends fewer bytes than that baseline.
+    /// How many times fewer bytes the system sends than the source's baseline.
     pub fewer: Option<f64>,
     /// The machines of the source.
     pub hardware: String,
-    /// How the figure is known.
+    /// How certain the figure is.
     pub known: Certainty,
-    /// The key of the work from which the figure was read. For a second-hand figure it is the work that repeats it.
+    /// The key of the work from which the figure was read. For a second-hand figure this is the work that repeats it.
     pub cite: String,
-    /// The place in that work.
+    /// The place in the work named by `cite` at which the figure is found.
     pub source: String,
     /// The attack that shows that the system is not secure, if there is one.
     pub broken: Option<String>,
     remark: Option<String>,
-    /// The page that explains why Waggle's numbers differ, if they do.
+    /// The page that explains why Waggle's numbers differ from the figure, if they do.
     pub reason: Option<String>,
 }
 
@@ -122,8 +122,8 @@ pub fn published() -> &'static Published {
     &PUBLISHED
 }
 
-/// The names of all papers. Each has the names of systems in its figures that are not papers here themselves. A
-/// system is listed under one paper.
+/// The names of all papers. Each comes with the names of those systems in its figures that have no entry as a paper
+/// of their own. A system that several papers mention is listed under one of them.
 pub fn papers() -> BTreeMap<&'static str, Vec<String>> {
     let mut papers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for figure in &PUBLISHED.figures {
@@ -140,7 +140,7 @@ pub fn papers() -> BTreeMap<&'static str, Vec<String>> {
 }
 
 impl Published {
-    /// A BibTeX file of the works from which `figures` were read, each once, sorted by key.
+    /// A BibTeX file of the works from which `figures` were read. Each work occurs once; works are sorted by key.
     pub fn bibliography<'a>(&self, figures: impl IntoIterator<Item = &'a Figure>) -> String {
         let keys: BTreeSet<&str> = figures.into_iter().map(|figure| figure.cite.as_str()).collect();
         let entries = keys.iter().filter_map(|key| Some(self.works.get(*key)?.bibtex(key)));
@@ -149,7 +149,7 @@ impl Published {
 }
 
 impl Figure {
-    /// The work in words.
+    /// The figure's work in words: the model, the unit of work and the number of tokens.
     pub fn what(&self) -> String {
         let between = match self.work {
             Work::Token => "after",
@@ -160,12 +160,12 @@ impl Figure {
         format!("{}, {}{tokens}{cache}", self.model, self.work.name())
     }
 
-    /// Waggle's unit of work for the same.
+    /// The unit of work with which Waggle does the same. A token without a cache is a pass.
     pub fn ours(&self) -> Work {
         if self.uncached { Work::Pass } else { self.work }
     }
 
-    /// The network, if the source states one.
+    /// The network between the machines, if the source states one that can be parsed.
     pub fn link(&self) -> Option<LinkShape> {
         self.link.as_deref().and_then(|name| name.parse().ok())
     }
@@ -180,7 +180,7 @@ impl Figure {
         self.trust == Trust::Three
     }
 
-    /// The network by its name.
+    /// The name of the network, or `not stated`.
     pub fn link_name(&self) -> &str {
         self.link.as_deref().unwrap_or("not stated")
     }

@@ -1,4 +1,4 @@
-//! Tables that compare a paper's figures with the same work by this program.
+//! Tables that compare a paper's figures with this program's numbers for the same work.
 
 use waggle_model::shape;
 use waggle_mpcache::PolicySpec;
@@ -9,25 +9,25 @@ use waggle_report::{CONDITIONS, Cost, Report, Seconds, conditions};
 use crate::cost::{self, Phases, Work};
 use crate::published::{Extent, Figure};
 
-/// Tokens over which a mean is taken.
+/// Number of decoded tokens over which a token's mean cost is taken.
 pub const TOKENS: usize = 16;
 
-/// Bytes, flows and seconds of work or of a part of it.
+/// Bytes, flows and seconds of a piece of work, or of a part of it.
 #[derive(Clone, Copy, Default)]
 pub struct Amounts {
     /// Bytes in both directions.
     pub bytes: f64,
     /// Flows: one-way messages that wait for each other.
     pub flows: f64,
-    /// Seconds of each kind in [`KINDS`].
+    /// For each kind of seconds in [`KINDS`], the seconds, if they are known.
     pub seconds: [Option<f64>; KINDS.len()],
 }
 
-/// The kinds of seconds. Wherever a table shows several of them, it names each.
+/// The kinds of seconds that tables show. A table that shows several kinds names each.
 pub const KINDS: [Seconds; 3] = [Seconds::Measured, Seconds::Network, Seconds::Predicted];
 
 impl Amounts {
-    /// (`long` - `short`) / `n`, for the costs of two runs.
+    /// (`long` - `short`) / `n`: the mean cost of the `n` tokens by which the run of `long` exceeds that of `short`.
     pub fn mean(long: &Cost, short: &Cost, n: usize) -> Self {
         let mean = |long: f64, short: f64| (long - short) / n as f64;
         Amounts {
@@ -37,7 +37,7 @@ impl Amounts {
         }
     }
 
-    /// The sum of both.
+    /// The sum of these amounts and `other`.
     pub fn plus(self, other: Amounts) -> Self {
         let [a, b] = [self, other];
         let sum = |i: usize| a.seconds[i].zip(b.seconds[i]).map(|(a, b)| a + b);
@@ -48,7 +48,8 @@ impl Amounts {
         KINDS.iter().position(|known| *known == kind).and_then(|i| self.seconds[i])
     }
 
-    /// The seconds of the most reliable kind that is known, with the kind.
+    /// The seconds of the most reliable kind that is known, after that kind. Measured seconds come first, then
+    /// predicted ones.
     fn clock(&self) -> Option<(Seconds, f64)> {
         let [measured, network, predicted] = [0, 1, 2].map(|i| self.seconds[i].map(|seconds| (KINDS[i], seconds)));
         measured.or(predicted).or(network)
@@ -74,9 +75,9 @@ pub struct Ours {
     pub cores: Option<String>,
     /// The cost of the part that does not depend on the input.
     pub prepared: Amounts,
-    /// The cost of the rest.
+    /// The cost of the part that depends on the input.
     pub online: Amounts,
-    /// Bytes of keys and base OTs, once in a session.
+    /// Bytes of keys and base OTs, which are sent once in a session.
     pub set_up: f64,
 }
 
@@ -98,8 +99,8 @@ impl Default for Comparison {
 }
 
 impl Comparison {
-    /// Adds `figure`, which is in `row` of its paper, and below it this program's numbers `ours`. For a figure of a
-    /// policy, `full` are this program's numbers with the full cache.
+    /// Adds `figure` and, below it, this program's numbers `ours`. The figure is in row `row` of its paper's table.
+    /// If it is the figure of a policy, `full` are this program's numbers with the full cache.
     pub fn add(&mut self, row: usize, figure: &Figure, ours: &[Ours], full: &[Ours]) {
         match &figure.policy {
             None => compare(&mut self.figures, row, figure, ours),
@@ -133,7 +134,8 @@ impl Comparison {
     }
 }
 
-/// Columns of figures. The last ones are columns that readers must ask for, after the settings that rows may share.
+/// The columns of the table of figures, with their units. Columns of settings, which all rows may share, follow the
+/// results. The last column is shown only on request.
 const COLUMNS: [(&str, &str); 23] = [
     ("row", ""),
     ("system", ""),
@@ -160,17 +162,17 @@ const COLUMNS: [(&str, &str); 23] = [
     ("prepared, network", "seconds"),
 ];
 
-/// Columns with the assumptions of this program's numbers.
+/// Keys of the columns that state the assumptions of this program's numbers.
 const SETTINGS: [&str; 6] = ["length_tokens", "mean_of_tokens", "link", "rate_mbit_s", "round_trip_ms", "cores"];
 
-/// Columns that are shown only on request.
+/// Keys of the columns that are shown only on request.
 const ASKED: [&str; 1] = ["prepared_network_seconds"];
 
 const ABLATIONS: [&str; 7] = ["row", "system", "what", "phases", "seconds are", "faster", "fewer bytes"];
 
 const SOURCES: [&str; 9] = ["row", "system", "trust", "link", "hardware", "known", "cite", "source", "remark"];
 
-/// Adds the row of a figure, and below it the rows of this program.
+/// Adds the row of `figure` and, below it, a row for each session of this program.
 fn compare(table: &mut Table, row: usize, figure: &Figure, ours: &[Ours]) {
     let part = |part: Extent| (figure.phase == part).then_some(figure);
     let seconds = |of| Cell::maybe(part(of).and_then(|figure| figure.measured_seconds), published_seconds);
@@ -265,7 +267,7 @@ fn source(row: usize, figure: &Figure) -> [Cell; 9] {
     ]
 }
 
-/// Bytes on both parties' links to the helper, without set-up.
+/// Bytes on the links of both parties to the helper, without those of set-up.
 pub fn helper_bytes(report: &Report) -> u64 {
     let links = report.helper.unwrap_or_default();
     let links = [links.client, links.server].into_iter().flatten();

@@ -1,8 +1,8 @@
-//! The tokenizer classes of transformers 5 that make their stages themselves.
+//! The tokenizer classes of transformers 5 that make the stages of a tokenizer themselves.
 //!
-//! `AutoTokenizer` finds a class by `tokenizer_config.json` and by the type of the model. Most classes take a
-//! `tokenizer.json` as it is. The classes here take only its vocabulary and make the stages from their own settings,
-//! so that `do_lower_case`, for example, overrides the file.
+//! `AutoTokenizer` chooses a class by `tokenizer_config.json` and by the type of the model. Most classes take a
+//! `tokenizer.json` as it is. The classes here take only its vocabulary, and make the stages from the settings in
+//! `tokenizer_config.json`. So `do_lower_case`, for example, overrides what `tokenizer.json` says.
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ fn set(config: &Config, key: &str, default: bool) -> bool {
     config.get(key).and_then(Value::as_bool).unwrap_or(default)
 }
 
-/// A class with stages of its own.
+/// A class that makes its own stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Bert,
@@ -28,7 +28,8 @@ pub(super) enum Class {
 
 use Class::{Bert, CodeGen, Gemma, Gpt2, GptNeoX, Llama, Qwen2, Roberta};
 
-/// The names of these classes, without `Fast`. All other classes take the file as it is.
+/// The names of classes that make their own stages, without `Fast` at the end. All other classes take the file as it
+/// is.
 const NAMES: [(&str, Class); 17] = [
     ("BertTokenizer", Bert),
     ("DistilBertTokenizer", Bert),
@@ -49,7 +50,7 @@ const NAMES: [(&str, Class); 17] = [
     ("RobertaTokenizer", Roberta),
 ];
 
-/// The class that `AutoTokenizer` assigns to each type of model; `None` for a class that takes the file as it is.
+/// The class that `AutoTokenizer` assigns to each type of model; `None` if this class takes the file as it is.
 const OF_TYPES: [(&str, Option<Class>); 18] = [
     ("bert", Some(Bert)),
     ("distilbert", Some(Bert)),
@@ -72,7 +73,7 @@ const OF_TYPES: [(&str, Option<Class>); 18] = [
     ("phi3", None),
 ];
 
-/// Types of models whose published files name a wrong class.
+/// Types of models whose published files name the wrong class.
 const MISNAMED: [&str; 2] = ["phi3", "qwen2"];
 
 /// The pattern that splits Qwen2's texts into pieces, as its authors published it.
@@ -80,8 +81,9 @@ const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Class {
-    /// The class that `AutoTokenizer` takes for a model of `kind` whose files name the class `named`, if it makes
-    /// stages itself. `byte_level` says whether the file has stages for bytes.
+    /// The class that `AutoTokenizer` chooses for a model of the type `kind` whose files name the class `named`.
+    /// `None` if this class does not make its own stages. `byte_level` says whether a stage of the model's
+    /// `tokenizer.json` turns bytes into characters.
     pub(super) fn of(named: Option<&str>, kind: &str, byte_level: bool) -> Option<Class> {
         let known = |name: &str| NAMES.iter().find(|(known, _)| *known == name).map(|(_, class)| *class);
         let own = OF_TYPES.iter().find(|(known, _)| *known == kind).map(|(_, class)| *class);
@@ -97,7 +99,7 @@ impl Class {
         }
     }
 
-    /// Defaults of the named tokens.
+    /// The texts that named tokens, such as `unk_token`, have in this class by default.
     pub(super) fn tokens(self) -> &'static [(&'static str, &'static str)] {
         const END: &str = "<|endoftext|>";
         match self {
@@ -131,8 +133,9 @@ impl Class {
         }
     }
 
-    /// Whether the vocabulary in `model`, of a `tokenizer.json`, fits this class. `byte_level` says whether the file
-    /// has stages for bytes; it must agree with the class.
+    /// Whether the vocabulary in `model`, a part of a `tokenizer.json`, fits this class. `byte_level` says whether a
+    /// stage of that file turns bytes into characters. Except for [`Class::Bert`], the class's own stages must do the
+    /// same.
     pub(super) fn fits(self, model: &Value, byte_level: bool) -> bool {
         match self {
             Bert => model["vocab"].is_object() && model.get("merges").is_none(),
@@ -141,8 +144,9 @@ impl Class {
         }
     }
 
-    /// A file with the stages of this class and the vocabulary of `model`, without added tokens. `unknown` is the
-    /// token for unknown words, and `post_processor` the file's own. [`Class::template`] is added after the tokens.
+    /// A `tokenizer.json` with the stages of this class and the vocabulary of `model`, without added tokens.
+    /// `unknown` is the token for unknown words. `post_processor` is the one of the model's own file. The file still
+    /// lacks [`Class::template`], which is added after the tokens.
     pub(super) fn stages(
         self,
         model: &Value,
@@ -228,8 +232,8 @@ impl Class {
         parts.into_iter().map(|(part, value)| (part.to_owned(), value)).collect()
     }
 
-    /// The template of the class, which overrides the file's: it puts the tokens `cls` and `sep`, with their ids,
-    /// around a text.
+    /// The template of the class, which replaces that of the file; `None` if the class has none. It puts the tokens
+    /// `cls` and `sep`, which are given with their ids, around a text.
     pub(super) fn template(self, config: &Config, [cls, sep]: [Option<(&str, u64)>; 2]) -> Option<Value> {
         match self {
             Bert => {

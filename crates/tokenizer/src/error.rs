@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Longest piece of a file, in bytes, that an error quotes.
+/// The longest piece of a file that an error quotes, in bytes.
 pub(super) const MAX_QUOTE_BYTES: usize = 240;
 
-/// A tokenizer that cannot be used, or that failed at a text.
+/// Why a tokenizer cannot be used, or failed at a text.
 ///
-/// Quotes of a file in its text have no control characters and a bounded length, so that a terminal may show them.
+/// An error's text quotes files without control characters and with a bounded length, so that a terminal may show it.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,15 +16,15 @@ pub enum TokenizerError {
     /// The file is not JSON of the expected form.
     #[error("tokenizer.json: {what}")]
     Format {
-        /// The fault.
+        /// What is wrong with the file.
         what: String,
     },
-    /// A file beside a `tokenizer.json` cannot be read, or is not of the expected form.
+    /// A file in the same directory as a `tokenizer.json` cannot be read, or is not of the expected form.
     #[error("{file}: {what}")]
     Beside {
         /// The name of the file.
         file: String,
-        /// The fault.
+        /// What is wrong with the file.
         what: String,
     },
     /// The file asks for something that Waggle refuses.
@@ -35,17 +35,17 @@ pub enum TokenizerError {
         /// The reason.
         why: String,
     },
-    /// The number of some things exceeds its limit.
+    /// A number of things, or a length, exceeds its limit.
     #[error("tokenizer: {got} {what} are more than {limit}")]
     TooMuch {
-        /// The things that are too many.
+        /// What was counted, for example bytes of text.
         what: String,
-        /// Their number.
+        /// The number that was found.
         got: usize,
         /// The most that is allowed.
         limit: usize,
     },
-    /// The tokenizer library gave up.
+    /// The tokenizer library returned an error.
     #[error("tokenizer: {what}")]
     Failed {
         /// The library's message.
@@ -54,7 +54,7 @@ pub enum TokenizerError {
     /// The chat template cannot be used, or refuses a conversation.
     #[error("chat template: {what}")]
     Template {
-        /// The fault.
+        /// What is wrong with the template, or the message with which it refuses.
         what: String,
     },
     /// The process that is to run the tokenizer cannot be started.
@@ -63,7 +63,8 @@ pub enum TokenizerError {
         /// The cause.
         what: String,
     },
-    /// The process of the tokenizer ended: a panic, an abort, or a limit of memory or processor time.
+    /// The process of the tokenizer ended: it panicked or aborted, or it reached its limit of memory or processor
+    /// time.
     #[error("the tokenizer's process ended when it was asked to {step}: {status}")]
     Died {
         /// The step that the process was asked to do.
@@ -76,10 +77,10 @@ pub enum TokenizerError {
     TimedOut {
         /// The step that the process was asked to do.
         step: String,
-        /// The time-out, in seconds.
+        /// The time in seconds after which it was killed.
         seconds: String,
     },
-    /// The process of the tokenizer answered with something that was not asked for.
+    /// The process of the tokenizer sent an answer that does not fit the request.
     #[error("the tokenizer's process was asked to {step} and answered with nonsense")]
     Nonsense {
         /// The step that the process was asked to do.
@@ -88,7 +89,7 @@ pub enum TokenizerError {
 }
 
 impl TokenizerError {
-    /// This error, which came from another process, without control characters and of bounded length.
+    /// This error, which another process sent, without control characters and with its texts cut to a bounded length.
     pub(super) fn sanitized(self) -> Self {
         use TokenizerError::*;
         match self {
@@ -105,7 +106,7 @@ impl TokenizerError {
         }
     }
 
-    /// Whether the tokenizer's process itself failed. Otherwise the request did.
+    /// Whether the process of the tokenizer failed. Otherwise the error concerns only the request.
     pub fn of_process(&self) -> bool {
         use TokenizerError::*;
         matches!(self, Spawn { .. } | Died { .. } | TimedOut { .. } | Nonsense { .. })
@@ -128,7 +129,7 @@ impl TokenizerError {
     }
 }
 
-/// Refuses more than `limit` things called `what`.
+/// Returns [`TokenizerError::TooMuch`] if `got` exceeds `limit`. `what` names the things that were counted.
 pub(super) fn at_most(what: &str, got: usize, limit: usize) -> Result<(), TokenizerError> {
     if got <= limit { Ok(()) } else { Err(TokenizerError::TooMuch { what: what.into(), got, limit }) }
 }
@@ -137,7 +138,7 @@ fn quoted(text: impl ToString) -> String {
     printable(&text.to_string(), MAX_QUOTE_BYTES)
 }
 
-/// `text` without control characters, cut to `max` bytes: it may end up on the peer's terminal.
+/// `text` without control characters, cut to `max` bytes. The result is safe on a terminal, for example the peer's.
 pub fn printable(text: &str, max: usize) -> String {
     let mut out = String::new();
     for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {

@@ -1,4 +1,4 @@
-//! Translates the Jinja dialect of transformers 5's chat templates to the dialect of the library used here.
+//! Translates chat templates from the Jinja dialect of transformers 5 to the dialect of the library `minijinja`.
 //!
 //! - Line ends are `\n`, in the template and in its texts.
 //! - `{% generation %}` marks an assistant's words for training. The block changes nothing.
@@ -16,13 +16,15 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehav
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter};
 
-/// Most instructions of one rendering. A template of 20 kB takes some thousands of them for a message.
+/// The largest number of the library's instructions in one rendering. A template of 20 kB takes some thousands of
+/// them for each message.
 const FUEL: u64 = 10_000_000;
 
-/// Longest text that a method pads, in characters.
+/// The longest text to which a method pads, in characters.
 const MAX_WIDTH: usize = 1 << 16;
 
-/// Renders `template` with the variables `context`, at the time `now` (a date and a time in ISO 8601).
+/// Renders `template` with the variables in `context`. `now` is the time that the template may ask for: a date and a
+/// time in ISO 8601.
 pub(super) fn render(template: &str, context: Value, now: &str) -> Result<String, Error> {
     let mut environment = Environment::new();
     // Texts are not escaped for HTML.
@@ -94,7 +96,8 @@ fn translated(template: &str) -> String {
     out + rest
 }
 
-/// The position after the tag with which `text` begins, that is, after the first `end` outside the tag's quotes.
+/// `text` begins with a tag that ends with `end`. Returns the position after the tag. An `end` inside the tag's
+/// quotes does not count.
 fn inside(text: &str, end: &str) -> Option<usize> {
     let mut at = 2;
     // The brace of a map may stand right before the end of the tag.
@@ -118,7 +121,7 @@ fn inside(text: &str, end: &str) -> Option<usize> {
     None
 }
 
-/// The length of the text in quotes with which `text` begins.
+/// The length of the quoted text with which `text` begins, quotes included.
 fn quoted(text: &str) -> Option<usize> {
     let quote = text.chars().next()?;
     let mut escaped = false;
@@ -133,7 +136,7 @@ fn quoted(text: &str) -> Option<usize> {
     None
 }
 
-/// Appends `tag` with `'text' % value` as `'text'|format(value)`.
+/// Appends `tag` to `out`, with every `'text' % value` in it written as `'text'|format(value)`.
 fn formatted(tag: &str, out: &mut String) {
     let (mut rest, mut text_before) = (&tag[2..], false);
     out.push_str(&tag[..2]);
@@ -184,7 +187,7 @@ fn operand(text: &str) -> Option<(&str, &str)> {
     (at > 0).then(|| (text[..at].trim_end(), &text[at..]))
 }
 
-/// The length of the bracketed expression with which `text` begins.
+/// The length of the expression in brackets with which `text` begins, brackets included.
 fn bracketed(text: &str) -> Option<usize> {
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(c) = text[at..].chars().next() {
@@ -204,7 +207,7 @@ fn bracketed(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether the text between brackets is a list, that is, has a comma outside inner brackets.
+/// Whether `text`, which stood between brackets, is a list. It is one if it has a comma outside inner brackets.
 fn is_list(text: &str) -> bool {
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
@@ -222,7 +225,7 @@ fn is_list(text: &str) -> bool {
     false
 }
 
-/// Calls a method that Python's texts, lists and maps have.
+/// Calls a method of Python's texts, lists or maps on `value`.
 fn method(state: &State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let known = minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments);
     match (known, value.as_str()) {
@@ -334,7 +337,8 @@ fn repr(value: &Value) -> String {
     }
 }
 
-/// Python's `%` of texts. Unlike the library's, it knows `%r` and writes lists as Python does.
+/// Formats `values` into `text` as Python's `%` does. Unlike the library's filter, it knows `%r` and writes lists as
+/// Python does.
 fn format(state: &State<'_, '_>, text: String, values: Rest<Value>) -> Result<Value, Error> {
     let mut values = values.0;
     let (mut out, mut place, mut rest) = (String::new(), 0, &text[..]);
@@ -355,7 +359,7 @@ fn format(state: &State<'_, '_>, text: String, values: Rest<Value>) -> Result<Va
     minijinja::filters::format(state, &Value::from(out), Rest(values))
 }
 
-/// Python's `json.dumps`.
+/// Writes `value` as Python's `json.dumps` does.
 fn to_json(value: &Value, arguments: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
     if value.is_undefined() {
         return Err(invalid("Object of type Undefined is not JSON serializable"));
@@ -399,7 +403,7 @@ fn to_json(value: &Value, arguments: Rest<Value>, named: Kwargs) -> Result<Value
     String::from_utf8(out).map(Value::from).map_err(|e| invalid(e.to_string()))
 }
 
-/// `value` with the keys of all maps sorted, whatever order the library's maps have.
+/// `value` with the keys of all its maps sorted. The library's maps may have any order.
 fn sorted(value: serde_json::Value) -> serde_json::Value {
     match value {
         serde_json::Value::Object(object) => {
@@ -418,7 +422,7 @@ struct Python {
     indent: Option<String>,
     separators: [String; 2],
     depth: usize,
-    /// Whether the list or map has any entry.
+    /// Whether the innermost list or map that is being written has an entry yet.
     any: bool,
 }
 

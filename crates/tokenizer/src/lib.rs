@@ -20,17 +20,18 @@ pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message, local_time};
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 
-/// Bytes that a text may have for each position of a model, or more if a token is longer. They leave room for white
-/// space that a tokenizer drops. GPT-2's longest token has as many bytes.
+/// The number of bytes that a text may have for each position of a model, unless the longest token has more bytes.
+/// This number leaves room for white space that a tokenizer drops. It is the length of GPT-2's longest token.
 const BYTES_PER_POSITION: usize = 128;
 
-/// An Egyptian hieroglyph. Only a tokenizer with byte tokens can encode it.
+/// An Egyptian hieroglyph, as an example of an unknown character. Only a tokenizer with tokens for bytes can encode
+/// it.
 const UNKNOWN: char = '\u{13000}';
 
 /// A tokenizer. It is public like the configuration, and a server may send its bytes to a client.
 pub struct Tokenizer {
     place: Place,
-    /// Longest text that is encoded, in bytes.
+    /// The longest text that may be encoded, in bytes.
     most: usize,
 }
 
@@ -44,13 +45,13 @@ impl Tokenizer {
     /// Reads the bytes of the user's own `tokenizer.json`.
     ///
     /// # Errors
-    /// [`TokenizerError`] with the part of the file that Waggle does not support or that exceeds a bound.
+    /// A [`TokenizerError`] that names the part of the file that Waggle does not support, or that exceeds a bound.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
         Ok(Tokenizer { place: Place::Here(Box::new(Local::from_bytes(bytes)?)), most: usize::MAX })
     }
 
-    /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that
-    /// runs [`run_worker`]. If the process has ended, the next request starts another.
+    /// Reads the bytes of a `tokenizer.json` that somebody else sent. This takes place in a process that `command`
+    /// starts and that runs [`run_worker`]. If the process has ended, the next request starts another.
     ///
     /// # Errors
     /// As [`Tokenizer::from_bytes`]; [`TokenizerError::Spawn`], [`TokenizerError::Died`] or
@@ -59,8 +60,8 @@ impl Tokenizer {
         Ok(Tokenizer { place: Place::Worker(Box::new(worker::Worker::start(bytes, command)?)), most: MAX_TEXT_BYTES })
     }
 
-    /// This tokenizer for a model of `positions` positions. A text that is too long for the model is refused before
-    /// it is encoded: it may have, for each position, the bytes of the longest token or 128, whichever is more.
+    /// This tokenizer for a model of `positions` positions. It refuses a text that is too long for the model before
+    /// encoding it. For each position a text may have as many bytes as the longest token, or 128 if that is more.
     pub fn within(self, positions: usize) -> Self {
         let longest = match &self.place {
             Place::Here(local) => local.longest,
@@ -70,8 +71,8 @@ impl Tokenizer {
         Tokenizer { most: self.most.min(most), ..self }
     }
 
-    /// The reason for which the process of a foreign tokenizer has limits but no sandbox, on a Linux without
-    /// sandboxes. `None` if it has one, and on other systems, which have limits alone.
+    /// Why the process of a foreign tokenizer has limits but no sandbox, on a Linux that offers none. `None` if the
+    /// process has a sandbox, if there is no process, and on other systems, which have limits alone.
     pub fn no_sandbox(&self) -> Option<&str> {
         match &self.place {
             Place::Here(_) => None,
@@ -79,17 +80,18 @@ impl Tokenizer {
         }
     }
 
-    /// Ids of a prompt, with the special tokens that the tokenizer puts before a text.
+    /// The ids of a prompt, with the special tokens that the tokenizer puts around a text.
     ///
     /// # Errors
-    /// If the library fails. [`TokenizerError::TooMuch`] for a text that is too long by
-    /// [`within`](Tokenizer::within), and in a process for more than [`MAX_TEXT_BYTES`] or [`MAX_TEXT_IDS`]. If the
-    /// process dies twice or takes too long.
+    /// An error if the library fails. [`TokenizerError::TooMuch`] for a text that is longer than
+    /// [`within`](Tokenizer::within) allows. In a process also: [`TokenizerError::TooMuch`] for more than
+    /// [`MAX_TEXT_BYTES`] or [`MAX_TEXT_IDS`], and an error if the process dies twice or takes too long.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.ids(text, true)
     }
 
-    /// Ids of a text that follows another one, without the special tokens that begin a text.
+    /// The ids of a text that follows another one, without the special tokens that the tokenizer puts around a whole
+    /// text.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -97,8 +99,8 @@ impl Tokenizer {
         self.ids(text, false)
     }
 
-    /// Ids of two texts that an encoder reads together, and the index at which the second text begins, if the
-    /// tokenizer gives the two texts different segments.
+    /// The ids of two texts that an encoder reads together. Also returns the index at which the second text begins,
+    /// if the tokenizer gives the two texts different segments.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`]. [`TokenizerError::Refused`] for a tokenizer that does not put one text after the
@@ -119,12 +121,12 @@ impl Tokenizer {
         }
     }
 
-    /// Renders `messages` by `template` at the time `now` ([`local_time`]), in the tokenizer's process if it has one.
-    /// With `generate` the text ends where an answer begins.
+    /// Renders `messages` by `template`, in the tokenizer's process if it has one. `now` is the time that the
+    /// template may ask for, as [`local_time`] returns it. With `generate` the text ends where an answer begins.
     ///
     /// # Errors
     /// [`TokenizerError::Template`] for a template that fails, refuses the messages or takes too many steps.
-    /// [`TokenizerError::TooMuch`] for a text that is too long. If the process dies or takes too long.
+    /// [`TokenizerError::TooMuch`] for a text that is too long. An error if the process dies or takes too long.
     pub fn render(
         &self,
         template: &ChatTemplate,
@@ -143,9 +145,9 @@ impl Tokenizer {
         }
     }
 
-    /// Characters of `text` that have no token: the ids leave them out, or contain the token of unknown words
-    /// instead. White space and controls do not count, as many tokenizers drop them on purpose. Only the first 64
-    /// different characters are checked, ASCII letters aside.
+    /// The characters of `text` for which there is no token. The ids leave them out, or contain the token for unknown
+    /// words instead. White space and control characters do not count, because many tokenizers drop them on purpose.
+    /// Only the first 64 different characters are checked, not counting ASCII letters.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -170,7 +172,7 @@ impl Tokenizer {
         Ok(unread)
     }
 
-    /// Text of `ids`, special tokens left out.
+    /// The text of `ids`, without special tokens.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -181,7 +183,7 @@ impl Tokenizer {
         }
     }
 
-    /// Number of ids, including those of added tokens.
+    /// The number of ids, including those of added tokens.
     pub fn vocabulary(&self) -> usize {
         match &self.place {
             Place::Here(local) => local.vocabulary(),
@@ -189,18 +191,18 @@ impl Tokenizer {
         }
     }
 
-    /// Decodes the text after that of `context`, id by id.
+    /// A stream that turns ids into text one by one. The ids follow those in `context`, whose text is not repeated.
     pub fn stream(&self, context: &[u32]) -> TextStream<'_> {
         TextStream { tokenizer: self, ids: context.to_vec(), start: 0, shown: context.len(), told: 0 }
     }
 }
 
-/// The tokenizer library with a vetted file.
+/// The tokenizer library with a vetted file, in this process.
 struct Local {
     library: tokenizers::Tokenizer,
-    /// Largest factor by which encoding may lengthen a text.
+    /// The largest factor by which encoding may lengthen a text before it is divided into tokens.
     growth: usize,
-    /// Whether the tokenizer puts two texts one after the other.
+    /// Whether the tokenizer can encode two texts together, one after the other.
     pairs: bool,
     /// Bytes of the longest token.
     longest: usize,
@@ -213,12 +215,13 @@ impl Local {
         Ok(Local { library, growth, pairs, longest })
     }
 
-    /// Encodes `text`. `begins` says whether the special tokens that begin a text are put before it.
+    /// The ids of `text`. `begins` says whether the special tokens around a whole text are added.
     fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
         Ok(self.library.encode(text, begins).map_err(TokenizerError::failed)?.get_ids().to_vec())
     }
 
-    /// Encodes two texts. The second one begins at the first token of a later segment.
+    /// The ids of two texts, and the index at which the second text begins: that of the first token in a later
+    /// segment. The index is `None` if all tokens are in the same segment.
     fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Option<usize>), TokenizerError> {
         if !self.pairs {
             return Err(TokenizerError::refused("post_processor", "it does not put one text after another"));
@@ -237,17 +240,17 @@ impl Local {
     }
 }
 
-/// Most bytes of an incomplete character. A decoder shows each of these bytes, or all of them, as one replacement
-/// character. Some decoders also include all bytes before them.
+/// The largest number of bytes in an incomplete character. A decoder shows each of these bytes, or all of them
+/// together, as one replacement character. Some decoders show all bytes before them in the same way.
 const OPEN_BYTES: usize = 3;
-/// Most ids in a window without a whole character at its end, before the window is cut.
+/// The largest number of ids in a window without a whole character at its end. A longer one is cut.
 const MOST_PENDING: usize = 16;
 
-/// Text that grows token by token.
+/// The text of ids that arrive one by one.
 ///
-/// An id may be a part of a character, and its text may depend on the ids before it. A window of ids is therefore
-/// decoded again until it ends in a whole character, and only the new text is handed out. Bytes that are not UTF-8
-/// hold back only text that might still become a character.
+/// An id may stand for a part of a character, and its text may depend on the ids before it. A window of the latest
+/// ids is therefore decoded again with each id, until it ends in a whole character. Only new text is handed out.
+/// Bytes that are not UTF-8 hold back only text that might still become a character.
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     ids: Vec<u32>,
@@ -255,7 +258,7 @@ pub struct TextStream<'a> {
     start: usize,
     /// Index of the first id whose text has not been handed out in full.
     shown: usize,
-    /// Bytes of the text after `shown` that have been handed out.
+    /// Number of bytes that have been handed out of the text from `shown` on.
     told: usize,
 }
 
@@ -303,7 +306,8 @@ impl TextStream<'_> {
         Ok(text.get(told..).unwrap_or_default().to_owned())
     }
 
-    /// The window's text, after the number of its bytes that were handed out. The text goes on unless it `ends`.
+    /// The number of bytes of the window's text that were handed out, and the window's text. `ends` says that no
+    /// further ids follow.
     fn window(&mut self, ends: bool) -> Result<(usize, String), TokenizerError> {
         let (old, new) = (self.decode(self.start, self.shown)?, self.decode(self.start, self.ids.len())?);
         let pending = self.ids.len() - self.shown;
@@ -338,14 +342,15 @@ mod tests {
         Tokenizer::from_bytes(json!({"decoder": decoder, "model": model}).to_string().as_bytes()).unwrap()
     }
 
-    /// A tokenizer whose ids are bytes.
+    /// A tokenizer in which each id is a byte. `name` is the byte's token, and `decoder` turns tokens into text.
     fn bytes(decoder: Value, name: impl Fn(u8) -> String) -> Tokenizer {
         let mut vocab: Value = (0..=255).map(|byte| (name(byte), json!(byte))).collect();
         vocab["unknown"] = json!(256);
         tokenizer(decoder, &vocab)
     }
 
-    /// The pieces of a stream with the rest at the end, and the largest number of ids that were decoded at once.
+    /// The pieces of text that a stream of `ids` hands out, the rest at the end included. Also returns the largest
+    /// number of ids that were decoded at once.
     fn streamed(tokenizer: &Tokenizer, ids: impl IntoIterator<Item = u32>) -> (Vec<String>, usize) {
         let (mut stream, mut widest) = (tokenizer.stream(&[]), 0);
         let mut pieces = Vec::new();

@@ -1,7 +1,7 @@
-//! The tokenizer of a published model: all files of its directory, merged into one `tokenizer.json`.
+//! Reads the tokenizer of a published model: merges all its files in the model's directory into one `tokenizer.json`.
 //!
-//! These files were written for `AutoTokenizer` of transformers 5, so its order of precedence holds. In each row of
-//! this table, the first source that states a value counts.
+//! These files were written for `AutoTokenizer` of transformers 5, so they are read in its order of precedence. In
+//! each row of this table, the first source that states a value counts.
 //!
 //! | what | where |
 //! |---|---|
@@ -11,12 +11,12 @@
 //! | tokens before and after a text | the class; `tokenizer.json`; `add_bos_token` and `add_eos_token` |
 //! | named tokens (`bos_token`, ...) | `special_tokens_map.json`; `tokenizer_config.json`; the class |
 //!
-//! If `tokenizer_config.json` has `added_tokens_decoder`, neither `special_tokens_map.json` nor `added_tokens.json`
-//! is read. The first added tokens are those of `tokenizer.json`, unless the class has its own stages. Then come the
-//! tokens of `added_tokens_decoder` or `added_tokens.json`, named tokens, and extra special tokens.
+//! If `tokenizer_config.json` has `added_tokens_decoder`, then neither `special_tokens_map.json` nor
+//! `added_tokens.json` is read. Added tokens have this order: those of `tokenizer.json`, unless the class has its own
+//! stages; then those of `added_tokens_decoder` or `added_tokens.json`; then named tokens; then extra special tokens.
 //!
-//! Truncation and padding in a file are ignored, as a prompt goes through a model as it is. The library assigns the
-//! ids of added tokens: the next free id, unless the vocabulary has the token.
+//! Truncation and padding in a file are ignored, because a prompt goes through a model as it is. The library assigns
+//! the ids of added tokens. A token that is in the vocabulary keeps its id, and any other gets the next free id.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,22 +28,22 @@ use super::classes::Class;
 use super::settings::{Added, Settings, beside, bytes, object, parsed};
 use super::vet::MAX_TOKENIZER_BYTES;
 
-/// Files with vocabularies in formats that are not read.
+/// Names of files with vocabularies in formats that Waggle does not read.
 const OTHERS: [&str; 5] =
     ["tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model"];
 
-/// The tokenizer of a directory.
+/// The tokenizer of a model's directory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Published {
-    /// One `tokenizer.json`, into which all files are merged; `None` if there is no tokenizer. If the other files
-    /// change nothing, these are the bytes of the directory's own `tokenizer.json`.
+    /// The bytes of one `tokenizer.json` into which all files are merged; `None` if there is no tokenizer. If the
+    /// other files change nothing, these are the bytes of the directory's own `tokenizer.json`.
     pub json: Option<Vec<u8>>,
     /// Notes on contradictions between files, and on settings that were ignored.
     pub notes: Vec<String>,
 }
 
 impl Published {
-    /// Reads the directory `dir`.
+    /// Reads the tokenizer of the directory `dir`.
     ///
     /// # Errors
     /// [`TokenizerError::Beside`] for a file that cannot be read or has another form.
@@ -84,7 +84,7 @@ impl Published {
         Ok(Published { json: Some(json), notes })
     }
 
-    /// The named tokens of the directory `dir`, which a chat template may use.
+    /// The texts of the named tokens of the directory `dir`, by name. A chat template may use them.
     ///
     /// # Errors
     /// As [`Published::open`].
@@ -97,7 +97,8 @@ impl Published {
     }
 }
 
-/// Adds the tokens that `file` lacks.
+/// Adds the tokens of `settings` that `file` lacks. Notes new ids that no file states, and ids that differ from the
+/// stated ones.
 fn add_tokens(settings: &Settings, file: &mut Map<String, Value>, notes: &mut Vec<String>) {
     let mut vocabulary = Vocabulary::of(file);
     let (mut stated, mut wanted) = (BTreeMap::new(), Vec::new());
@@ -133,7 +134,9 @@ fn add_tokens(settings: &Settings, file: &mut Map<String, Value>, notes: &mut Ve
     }
 }
 
-/// Adds the template with the tokens before and after a text to `file`.
+/// Adds the template of the class to `file` or, if neither the class nor a `tokenizer.json` (`from_file`) has one, a
+/// template with the tokens that `settings` ask for before and after a text. Notes tokens that are asked for but that
+/// the template of `tokenizer.json` lacks.
 fn add_template(settings: &Settings, file: &mut Map<String, Value>, from_file: bool, notes: &mut Vec<String>) {
     let vocabulary = Vocabulary::of(file);
     let id = |token: &str| vocabulary.id(token);
@@ -176,14 +179,14 @@ fn add_template(settings: &Settings, file: &mut Map<String, Value>, from_file: b
     file.insert("post_processor".into(), template);
 }
 
-/// The ids of a file's tokens, as the library assigns them.
+/// The ids of all tokens of a file, as the library assigns them.
 struct Vocabulary<'a> {
     words: Option<&'a Map<String, Value>>,
     added: Vec<(u64, Added)>,
 }
 
 impl<'a> Vocabulary<'a> {
-    /// The ids of `file`. Its added tokens get new ids, as the library assigns them.
+    /// The vocabulary of `file`. Its added tokens get ids as the library assigns them, whatever ids the file states.
     fn of(file: &'a Map<String, Value>) -> Self {
         let words = file.get("model").and_then(|model| model["vocab"].as_object());
         let mut vocabulary = Vocabulary { words, added: Vec::new() };
@@ -222,7 +225,8 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// The parts of `file` that take effect.
+/// The parts of a `tokenizer.json` that take effect. A class with its own stages keeps only the vocabulary and the
+/// post-processor. Notes parts that are dropped, and stages on which the file and the class disagree.
 fn from_file(file: &Map<String, Value>, settings: &Settings, notes: &mut Vec<String>) -> Map<String, Value> {
     let mut file = file.clone();
     for part in ["truncation", "padding"] {
@@ -247,7 +251,7 @@ fn from_file(file: &Map<String, Value>, settings: &Settings, notes: &mut Vec<Str
     made
 }
 
-/// Whether two stages have the same type and agree in the keys that both have.
+/// Whether two stages agree in all keys that both have, their type among them.
 fn agree(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => a.iter().all(|(key, a)| b.get(key).is_none_or(|b| agree(a, b))),
@@ -256,7 +260,8 @@ fn agree(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The tokenizer of a directory without a `tokenizer.json`.
+/// Makes a `tokenizer.json` for a directory that has a vocabulary but no `tokenizer.json`. `None` if there is no
+/// vocabulary, or if the class is not known.
 fn from_vocabulary(
     dir: &Path,
     settings: &Settings,

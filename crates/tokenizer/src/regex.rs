@@ -1,22 +1,22 @@
-//! Checks regular expressions of a file. Patterns that may take exponential time are refused before they are
+//! Checks the regular expressions of a file. Patterns that may take exponential time are refused before they are
 //! compiled.
 //!
 //! A pattern without look-around and back-references takes time linear in the text. Other patterns backtrack. Of
-//! those, only patterns with [`LOOK_AHEAD`], which most published tokenizers have, are accepted, and only without an
-//! unbounded repetition inside another repetition. Counted repetitions are bounded too, as they multiply the size of
-//! the compiled program.
+//! those, only patterns whose one look-around is [`LOOK_AHEAD`], which most published tokenizers have, are accepted.
+//! They must not have an unbounded repetition inside another repetition. Counted repetitions are bounded in all
+//! patterns, because they multiply the size of the compiled program.
 
 use regex_syntax::hir::{Hir, HirKind};
 
 use super::error::{TokenizerError, at_most};
 
-/// Longest pattern, in bytes, and longest text that its counted repetitions may demand. Lists of scripts make some
-/// published patterns long.
+/// The longest pattern, in bytes. Also the largest number of bytes that a pattern's counted repetitions may demand of
+/// a text. Some published patterns are long because they list scripts.
 const MAX_PATTERN_BYTES: usize = 8192;
-/// White space, except its last character before a word.
+/// Matches white space, but not its last character if a word follows.
 const LOOK_AHEAD: &str = r"\s+(?!\S)";
 
-/// Refuses the pattern `regex` of `part` if it may be expensive.
+/// Refuses the pattern `regex`, which occurs in the part `part` of a file, if it may take too much time or memory.
 pub(super) fn check_regex(part: &str, regex: &str) -> Result<(), TokenizerError> {
     let refused = |why: &str| Err(TokenizerError::refused(part, format!("pattern `{regex}`: {why}")));
     at_most("bytes of a pattern", regex.len(), MAX_PATTERN_BYTES)?;
@@ -34,8 +34,8 @@ pub(super) fn check_regex(part: &str, regex: &str) -> Result<(), TokenizerError>
     }
 }
 
-/// Whether `hir`, whose depth the parser bounds, has an unbounded repetition; `None` if one lies inside another
-/// repetition.
+/// Whether the parsed pattern `hir` has an unbounded repetition. `None` if it has one inside another repetition. The
+/// parser has bounded the depth of `hir`.
 fn endless(hir: &Hir) -> Option<bool> {
     let inner = match hir.kind() {
         HirKind::Repetition(repetition) => std::slice::from_ref(&*repetition.sub),

@@ -11,14 +11,14 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Address space of the worker. A vocabulary of 256,000 tokens takes about a tenth of it.
+/// The largest address space of the worker, in bytes. A vocabulary of 256,000 tokens takes about a tenth of it.
 const MEMORY_BYTES: u64 = 2 << 30;
-/// Processor time of the worker, after which it ends and the parent starts another. A token of a text takes some tens
-/// of microseconds.
+/// The processor time of the worker, in seconds. After this time the worker ends, and the parent starts another one.
+/// One token of a text takes some tens of microseconds.
 const CPU_SECONDS: u64 = 60;
 
-/// Limits this process and, on Linux, shuts it into a sandbox. Returns the reason for which there is no sandbox, or
-/// `None` if there is one.
+/// Sets the limits of this process and, on Linux, shuts it into a sandbox. Returns `None` if there is a sandbox or
+/// the system is not Linux, and otherwise the reason why there is none.
 ///
 /// # Errors
 /// If the limits cannot be set.
@@ -53,7 +53,7 @@ mod calls {
         apply_filter_all_threads,
     };
 
-    /// Restricts every thread of this process to [`system_calls`].
+    /// Lets every thread of this process make only the [`system_calls`].
     pub(super) fn shut() -> Result<(), String> {
         let program = system_calls().and_then(|calls| {
             let refused = SeccompAction::Errno(libc::EPERM as u32);
@@ -65,8 +65,8 @@ mod calls {
         apply_filter_all_threads(&program).map_err(|error| error.to_string())
     }
 
-    /// The permitted calls, each with its conditions, one of which must hold. A call without conditions is always
-    /// permitted.
+    /// The permitted system calls by number, each with a list of conditions. A call is permitted if one of its
+    /// conditions holds, or if it has none.
     fn system_calls() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         let all = |conditions: &[(u8, SeccompCmpOp, i32)]| {
             let conditions = conditions.iter().map(|(argument, compare, value)| {
@@ -108,7 +108,7 @@ fn shut() -> Result<(), String> {
     Err(format!("there is none for the processor {}", std::env::consts::ARCH))
 }
 
-/// Other systems have limits only.
+/// Does nothing, because systems other than Linux have only limits.
 #[cfg(not(target_os = "linux"))]
 fn shut() -> Result<(), String> {
     Ok(())
@@ -131,7 +131,7 @@ mod tests {
 
     type Attempt = Box<dyn FnOnce() -> io::Result<()>>;
 
-    /// What the sandbox must refuse, by name.
+    /// Actions that the sandbox must refuse, each with its name.
     fn attempts() -> Vec<(&'static str, Attempt)> {
         let mut open = File::open("/dev/zero").unwrap();
         let parent: Pid = getppid().unwrap();
@@ -155,7 +155,7 @@ mod tests {
         ]
     }
 
-    /// The process that the test below starts.
+    /// The process that `nothing_else_is_possible` starts. It enters the sandbox and tries all attempts.
     #[test]
     #[ignore = "shuts its process in; `nothing_else_is_possible` starts it"]
     fn shut_in() {

@@ -1,4 +1,4 @@
-//! Settings of a tokenizer in the files beside its vocabulary.
+//! The settings of a tokenizer that are in the files beside its vocabulary.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use super::TokenizerError;
 use super::classes::Class;
 
-/// Most bytes of a file beside `tokenizer.json`.
+/// The largest size, in bytes, of a file that lies beside `tokenizer.json`.
 const MAX_BESIDE_BYTES: u64 = 16 << 20;
 
-/// The named tokens of every tokenizer.
+/// The names of the tokens that every tokenizer may name.
 const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A token that is matched before the vocabulary's tokens.
+/// An added token, which is matched before the vocabulary's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Added {
     pub(super) content: String,
@@ -26,7 +26,7 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// Reads a token from a text or an object. `special` is the default of its field `special`.
+    /// Reads a token from a JSON text or object. `special` is used if there is no field `special`.
     pub(super) fn read(value: &Value, special: bool) -> Option<Self> {
         let object = match value {
             Value::String(content) => return Some(Added::new(content, special)),
@@ -55,15 +55,16 @@ impl Added {
     }
 }
 
-/// Settings in the files beside a vocabulary.
+/// The settings of a tokenizer that are in the files beside its vocabulary.
 pub(super) struct Settings {
-    /// The contents of `tokenizer_config.json`, merged with `special_tokens_map.json` where the latter takes effect.
+    /// The contents of `tokenizer_config.json`. They are merged with `special_tokens_map.json` where that file takes
+    /// effect.
     pub(super) config: Map<String, Value>,
     pub(super) class: Option<Class>,
-    /// The named tokens: those of [`NAMED`] in that order, then others.
+    /// The named tokens with their names. Those of [`NAMED`] come first, in that order.
     pub(super) named: Vec<(String, Added)>,
     pub(super) extra: Vec<Added>,
-    /// The added tokens by id.
+    /// The added tokens by the id that the files state.
     pub(super) added: BTreeMap<u64, Added>,
 }
 
@@ -151,7 +152,7 @@ impl Settings {
         Ok(Settings { class, named, extra: extra_tokens, added, config })
     }
 
-    /// The text of the token called `name`.
+    /// The text of the named token `name`, for example `bos_token`.
     pub(super) fn token(&self, name: &str) -> Option<&str> {
         self.named.iter().find(|(known, _)| known == name).map(|(_, token)| &token.content[..])
     }
@@ -161,7 +162,8 @@ impl Settings {
         self.token("unk_token").unwrap_or_default()
     }
 
-    /// The tokens that begin and end a text for an encoder, with the ids that `id` gives them.
+    /// The tokens `cls_token` and `sep_token`, which begin and end a text for an encoder, each with the id that the
+    /// function `id` returns for it.
     pub(super) fn ends(&self, id: impl Fn(&str) -> Option<u64>) -> [Option<(&str, u64)>; 2] {
         ["cls_token", "sep_token"].map(|name| {
             let token = self.token(name)?;
@@ -170,7 +172,7 @@ impl Settings {
     }
 }
 
-/// Whether a stage of `file` turns bytes into characters.
+/// Whether a stage of the `tokenizer.json` in `file` turns bytes into characters.
 pub(super) fn byte_level(file: &Map<String, Value>) -> bool {
     let has = |value: &Value| value["type"] == "ByteLevel";
     ["pre_tokenizer", "decoder"].iter().filter_map(|part| file.get(*part)).any(|part| {
@@ -185,7 +187,8 @@ pub(super) fn beside(file: &str, what: String) -> TokenizerError {
     TokenizerError::Beside { file: file.into(), what }
 }
 
-/// The bytes of the file `name` in `dir`, if there is one.
+/// The bytes of the file `name` in the directory `dir`; `None` if there is no such file. A file of more than `limit`
+/// bytes is an error.
 pub(super) fn bytes(dir: &Path, name: &str, limit: u64) -> Result<Option<Vec<u8>>, TokenizerError> {
     let path = dir.join(name);
     let found = path.exists().then(|| waggle_files::read(&path, limit));
@@ -196,7 +199,7 @@ pub(super) fn parsed(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, Tok
     serde_json::from_slice(bytes).map_err(|e| beside(name, e.to_string()))
 }
 
-/// The object in the file `name` of `dir`, if there is one.
+/// The JSON object in the file `name` of the directory `dir`; `None` if there is no such file.
 pub(super) fn object(dir: &Path, name: &str) -> Result<Option<Map<String, Value>>, TokenizerError> {
     bytes(dir, name, MAX_BESIDE_BYTES)?.map(|bytes| parsed(name, &bytes)).transpose()
 }

@@ -17,10 +17,10 @@ use super::error::at_most;
 use super::published::Published;
 use super::settings::object;
 
-/// The name of the template to take if there are several.
+/// The name of the template that is taken if a model has several.
 const DEFAULT: &str = "default";
 
-/// Longest template with its named tokens, in bytes. Templates of current models have up to 20 kB.
+/// The largest size, in bytes, of a template with its named tokens. Templates of current models have up to 20 kB.
 pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 
 /// A chat template, and the special tokens that it may use.
@@ -29,7 +29,7 @@ pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 pub struct ChatTemplate {
     /// The template's program.
     pub template: String,
-    /// Texts of the named tokens of its tokenizer: `bos_token`, `eos_token` and others.
+    /// The texts of the named tokens, such as `bos_token` and `eos_token`, of the model's tokenizer, by name.
     #[serde(default)]
     pub tokens: BTreeMap<String, String>,
 }
@@ -44,20 +44,20 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of `role`.
+    /// A message with the words `content`, which `role` says.
     pub fn new(role: &str, content: &str) -> Self {
         Message { role: role.to_owned(), content: content.to_owned() }
     }
 }
 
 impl ChatTemplate {
-    /// The template of a model directory, if it has one: `chat_template.jinja`, or `chat_template` in
-    /// `tokenizer_config.json`. Of several templates, the one called `default` is taken. Without one, the result
-    /// refuses every conversation.
+    /// The template of a model directory; `None` if it has none. It is in `chat_template.jinja`, or in
+    /// `chat_template` of `tokenizer_config.json`. Of several templates, the one called `default` is taken. If none
+    /// of several has this name, the result is a template that refuses every conversation.
     ///
     /// # Errors
     /// [`TokenizerError::Template`] and [`TokenizerError::Beside`] for files that cannot be read or have another
-    /// form. [`TokenizerError::TooMuch`] above [`MAX_TEMPLATE_BYTES`].
+    /// form. [`TokenizerError::TooMuch`] if the template exceeds [`MAX_TEMPLATE_BYTES`].
     pub fn open(dir: &Path) -> Result<Option<Self>, TokenizerError> {
         let mut all = named(dir)?;
         let template = match all.remove(DEFAULT) {
@@ -73,8 +73,8 @@ impl ChatTemplate {
         Self::with_tokens(template, dir).map(Some)
     }
 
-    /// The template of the model directory `path`, or the template in the file `path`. Its named tokens come from the
-    /// directory or the file's folder.
+    /// The template of the model directory `path` or, if `path` is a file, the template in it. The named tokens come
+    /// from this directory, or from the folder of the file.
     ///
     /// # Errors
     /// As [`ChatTemplate::open`]. [`TokenizerError::Template`] if there is no template.
@@ -95,7 +95,7 @@ impl ChatTemplate {
     /// The template as JSON, as a server sends it.
     ///
     /// # Errors
-    /// [`TokenizerError::TooMuch`] above [`MAX_TEMPLATE_BYTES`].
+    /// [`TokenizerError::TooMuch`] if the JSON exceeds [`MAX_TEMPLATE_BYTES`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, TokenizerError> {
         let bytes = serde_json::to_vec(self).map_err(TokenizerError::template)?;
         at_most("bytes of a chat template", bytes.len(), MAX_TEMPLATE_BYTES)?;
@@ -105,21 +105,22 @@ impl ChatTemplate {
     /// Reads a template that a server sent.
     ///
     /// # Errors
-    /// [`TokenizerError::TooMuch`] above [`MAX_TEMPLATE_BYTES`]. [`TokenizerError::Template`] if the bytes are not
-    /// such JSON.
+    /// [`TokenizerError::TooMuch`] if there are more than [`MAX_TEMPLATE_BYTES`]. [`TokenizerError::Template`] if the
+    /// bytes are not the JSON of a template.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
         at_most("bytes of a chat template", bytes.len(), MAX_TEMPLATE_BYTES)?;
         serde_json::from_slice(bytes).map_err(TokenizerError::template)
     }
 
-    /// Renders `messages` in this process, at the time `now`. With `generate` the text ends where an answer begins.
+    /// Renders `messages` in this process. `now` is the time that the template may ask for. With `generate` the text
+    /// ends where an answer begins.
     pub(super) fn render(&self, messages: &[Message], generate: bool, now: &str) -> Result<String, TokenizerError> {
         at_most("bytes of a chat template", self.template.len(), MAX_TEMPLATE_BYTES)?;
         rendered(self, messages, generate, now)
     }
 
-    /// Whether the template asks for the time. Besides the roles and the number of messages, its text depends on
-    /// nothing else.
+    /// Whether the template asks for the time. Apart from the time, the text that the template adds depends only on
+    /// the roles and the number of messages.
     pub fn tells_time(&self) -> bool {
         self.template.contains("strftime_now")
     }
@@ -160,8 +161,8 @@ fn text(path: &Path) -> Result<String, TokenizerError> {
         .map_err(|e| TokenizerError::template(format!("{}: {e}", path.display())))
 }
 
-/// The templates of the directory `dir` by name. If there are template files, all templates in
-/// `tokenizer_config.json` are ignored.
+/// The templates of the directory `dir`, by name. The templates in `tokenizer_config.json` are read only if there are
+/// no template files.
 fn named(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
     let mut all = BTreeMap::new();
     let alone = dir.join("chat_template.jinja");
@@ -199,7 +200,7 @@ fn named(dir: &Path) -> Result<BTreeMap<String, String>, TokenizerError> {
 mod tests {
     use super::*;
 
-    /// A template in the manner of ChatML.
+    /// A template that writes messages as ChatML does.
     const CHATML: &str = "{%- for message in messages %}\n    {{- '<|im_start|>' + message.role + '\\n' + \
         message['content'].strip() + '<|im_end|>' + '\\n' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    \
         {{- '<|im_start|>assistant\\n' }}\n{%- endif %}";
@@ -225,7 +226,8 @@ mod tests {
         assert_eq!(text("{{ bos_token }}{{ eos_token }}{{ absent }}", &[], false), "<s></s>");
     }
 
-    /// The references were made by `crates/tokenizer/references/make.py`.
+    /// Compares with the texts that transformers makes. The script `crates/tokenizer/references/make.py` recorded
+    /// them.
     #[test]
     fn templates_mean_what_they_mean_in_transformers() {
         let recorded: Value = serde_json::from_str(include_str!("../tests/data/published.json")).unwrap();

@@ -1,9 +1,10 @@
-//! Decides which parts of a `tokenizer.json` reach the library.
+//! Decides which parts of a `tokenizer.json` reach the tokenizer library.
 //!
 //! The format can ask for padding to 10^12 tokens, text that doubles with every stage, or patterns that backtrack for
 //! ever. A foreign file runs in a process that harms nobody, but a user's own file runs in this one, and an unknown
 //! key may change the ids of a text. So a file may have only the kinds and keys of [`STAGES`], within bounds. The
-//! library gets a file that is written anew, in which no key is ambiguous. It checks the types of values itself.
+//! library gets a file that is written anew, in which no key is ambiguous. The types of values are left to the
+//! library to check.
 
 use std::slice;
 
@@ -14,36 +15,36 @@ use super::regex::check_regex;
 
 /// Longest `tokenizer.json`, in bytes.
 pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
-/// Most stages of a Sequence.
+/// The largest number of stages in a `Sequence`.
 const MAX_STAGES: usize = 8;
-/// Most tokens of a vocabulary.
+/// The largest number of tokens in a vocabulary.
 const MAX_TOKENS: usize = 1 << 20;
-/// Longest word that a WordPiece divides, in characters. The time is quadratic in this length.
+/// The longest word that a `WordPiece` model divides, in characters. It takes time quadratic in this length.
 const MAX_WORD_CHARS: u64 = 100;
-/// Most merges of a BPE.
+/// The largest number of merges in a `BPE` model.
 const MAX_MERGES: usize = 1 << 21;
 /// Longest token, in bytes.
 const MAX_TOKEN_BYTES: usize = 1024;
-/// Most added tokens, which are matched before everything else.
+/// The largest number of added tokens. They are matched before everything else.
 const MAX_ADDED: usize = 1 << 14;
-/// Most pieces of a template, and most ids of one of its tokens.
+/// The largest number of pieces in a template, of its tokens, and of ids in one of them.
 const MAX_PIECES: usize = 16;
-/// Longest text that a stage inserts, in bytes.
+/// The longest text that a stage contains, for example to insert it, in bytes.
 const MAX_CONTENT_BYTES: usize = 64;
 /// Largest factor by which all stages together may lengthen a text.
 const MAX_GROWTH: usize = 64;
-/// Bound of ids, which is beyond every published vocabulary.
+/// The largest id. It is beyond every published vocabulary.
 const MAX_ID: u64 = 1 << 24;
 
 const ADDED: &[&str] = &["id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"];
 const BYTE_LEVEL: &[&str] = &["add_prefix_space", "trim_offsets", "use_regex"];
 const METASPACE: &[&str] = &["replacement", "prepend_scheme", "add_prefix_space", "split", "str_rep"];
 
-/// A kind of stage: its name, the largest factor by which it lengthens a text in UTF-8, apart from a `pattern`, and
-/// its keys.
+/// A kind of stage: its name, the largest factor by which it lengthens a text in UTF-8, and its keys. The factor does
+/// not include what a `pattern` inserts.
 type Kind = (&'static str, usize, &'static [&'static str]);
 
-/// The kinds of stages of each part.
+/// For each part of a file, the kinds of stages that it may have.
 const STAGES: [(&str, &[Kind]); 4] = [
     (
         "normalizer",
@@ -108,7 +109,7 @@ const STAGES: [(&str, &[Kind]); 4] = [
     ),
 ];
 
-/// The models and their keys.
+/// The kinds of models, each with its keys.
 const MODELS: [(&str, &[&str]); 3] = [
     (
         "BPE",
@@ -128,19 +129,19 @@ const MODELS: [(&str, &[&str]); 3] = [
     ("WordLevel", &["unk_token", "vocab"]),
 ];
 
-/// A vetted file, which may be handed to the library.
+/// A vetted file, which may be given to the library.
 pub(super) struct Vetted {
-    /// The file, written anew.
+    /// The bytes of the file, written anew.
     pub(super) json: Vec<u8>,
-    /// Largest factor by which encoding may lengthen a text, in bytes.
+    /// The largest factor by which encoding may lengthen a text, in bytes, before it is divided into tokens.
     pub(super) growth: usize,
-    /// Whether a template puts two texts one after the other, each once.
+    /// Whether the file's template puts two texts one after the other, each once.
     pub(super) pairs: bool,
-    /// The longest token as the file writes it, in bytes.
+    /// The length in bytes of the longest token, as the file writes it.
     pub(super) longest: usize,
 }
 
-/// Reads the bytes of a `tokenizer.json`, and writes anew the parts that may be used.
+/// Checks the bytes of a `tokenizer.json`, and writes the file anew with the parts that may be used.
 pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     at_most("bytes of tokenizer.json", bytes.len(), MAX_TOKENIZER_BYTES)?;
     let mut file: Map<String, Value> = serde_json::from_slice(bytes).map_err(TokenizerError::format)?;
@@ -175,7 +176,7 @@ pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     Ok(Vetted { json: serde_json::to_vec(&file).map_err(TokenizerError::format)?, growth, pairs, longest })
 }
 
-/// Refuses keys of `object` other than `type` and `keys`.
+/// Refuses an `object` that has keys other than `type` and those in `keys`.
 fn only(part: &str, object: &Map<String, Value>, keys: &[&str]) -> Result<(), TokenizerError> {
     match object.keys().find(|key| *key != "type" && !keys.contains(&&***key)) {
         Some(other) => {
@@ -192,7 +193,7 @@ fn check_id(id: &Value) -> Result<(), TokenizerError> {
     }
 }
 
-/// Checks the added tokens, and returns the bytes of the longest one.
+/// Checks the added tokens, and returns the length in bytes of the longest one.
 fn vet_added(tokens: Option<&Value>) -> Result<usize, TokenizerError> {
     let Some(tokens) = tokens else { return Ok(0) };
     let tokens = tokens.as_array().ok_or_else(|| TokenizerError::refused("added_tokens", "it must be a list"))?;
@@ -211,7 +212,7 @@ fn vet_added(tokens: Option<&Value>) -> Result<usize, TokenizerError> {
     Ok(longest)
 }
 
-/// Checks a model's type and keys, and returns the bytes of its longest token.
+/// Checks the type and the keys of `model`, and returns the length in bytes of its longest token.
 fn vet_model(model: &mut Map<String, Value>) -> Result<usize, TokenizerError> {
     model.retain(|_, value| !value.is_null());
     let kind = model.get("type").and_then(Value::as_str).or_else(|| model.get("merges").map(|_| "BPE"));
@@ -256,7 +257,8 @@ fn vet_model(model: &mut Map<String, Value>) -> Result<usize, TokenizerError> {
     }
 }
 
-/// The stages of a part. A Sequence has them under the key `list`, and may not be a stage of another Sequence.
+/// The stages in `value`, the part of a file that is called `part`. A `Sequence` has them as a list under the key
+/// `list`. It may not be a stage of another `Sequence`.
 fn stages<'a>(part: &str, list: &str, value: Option<&'a Value>) -> Result<&'a [Value], TokenizerError> {
     let Some(value) = value else { return Ok(&[]) };
     if value["type"] != "Sequence" {
@@ -270,7 +272,7 @@ fn stages<'a>(part: &str, list: &str, value: Option<&'a Value>) -> Result<&'a [V
     Ok(stages)
 }
 
-/// Checks a stage, and returns the largest factor by which it lengthens a text.
+/// Checks a stage of the part `part`, and returns the largest factor by which the stage lengthens a text.
 fn vet_stage(part: &str, kinds: &[Kind], stage: &Value) -> Result<usize, TokenizerError> {
     let refused = |why: String| Err(TokenizerError::refused(part, why));
     let (Some(object), Some(kind)) = (stage.as_object(), stage["type"].as_str()) else {
@@ -302,8 +304,9 @@ fn vet_stage(part: &str, kinds: &[Kind], stage: &Value) -> Result<usize, Tokeniz
     }
 }
 
-/// Whether the one template of `stages` puts two texts one after the other, each once. Refuses a template that does
-/// not contain a single text exactly once, or that names an undefined token, because the library relies on both.
+/// Whether the template in `stages` puts two texts one after the other, each once. Refuses more than one template.
+/// Also refuses a template that does not contain a single text exactly once, or that names an undefined token,
+/// because the library relies on both.
 fn vet_templates(stages: &[Value]) -> Result<bool, TokenizerError> {
     let refused = |why: String| TokenizerError::refused("post_processor", why);
     let mut templates = stages.iter().filter(|stage| stage["type"] != "ByteLevel");

@@ -1,8 +1,8 @@
 //! A tokenizer in a process of its own.
 //!
 //! The parent starts a program that calls [`run_worker`], and talks to it over the program's standard input and
-//! output. Requests and responses are lines of JSON, one response to each request. The raw bytes of the file follow
-//! the first line.
+//! output. A request is a line of JSON, and the response to it is another. The raw bytes of the file follow the line
+//! of the request `load`.
 //!
 //! | request | response |
 //! |---|---|
@@ -16,10 +16,10 @@
 //! | any | `{"failed":…}` with a [`TokenizerError`] |
 //!
 //! The worker gets only the environment variables by which its program is found, and enters a sandbox before it reads
-//! anything (`sandbox`). The parent does not trust it: a line has a maximal length, and an answer a time-out, after
-//! which the process is killed. A request that finds the process gone, or during which it dies, starts another
-//! process with the same file, once. An earlier process that ended, perhaps by the limit of processor time, thus
-//! harms no later request.
+//! anything (see the module `sandbox`). The parent does not trust the worker: a line has a maximal length, and if an
+//! answer takes longer than a time-out, the process is killed. If a request finds that the process has ended, or if
+//! the process dies during the request, another process is started once with the same file. So a process that ended
+//! earlier, perhaps because of the limit of processor time, harms no later request.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -37,33 +37,33 @@ use super::template::{ChatTemplate, Message};
 use super::vet::MAX_TOKENIZER_BYTES;
 use super::{Local, TokenizerError};
 
-/// Longest text that a process encodes, in bytes, after its stages have lengthened it. Also the longest text that a
-/// process decodes.
+/// The longest text that a process encodes, in bytes, measured after the tokenizer's stages have lengthened it. Also
+/// the longest text that a process decodes.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
-/// Most ids of one text that a process encodes or decodes.
+/// The largest number of ids of one text that a process encodes or decodes.
 pub const MAX_TEXT_IDS: usize = 1 << 20;
 
-/// Longest line, in bytes: a text whose characters are all escaped (`\u0000`), and a little more.
+/// The longest line, in bytes. It has room for a text whose characters are all escaped (`\u0000`), and a little more.
 const MAX_LINE_BYTES: usize = 6 * MAX_TEXT_BYTES + 1024;
-/// Time to wait for the end of a process that has closed its output.
+/// How long to wait for the end of a process that has closed its output.
 const DEATH: Duration = Duration::from_millis(200);
-/// Environment variables by which a program, or the interpreter that runs it, is found. No other variable reaches the
-/// worker.
+/// The environment variables by which a program, or the interpreter that runs it, is found. The worker gets no other
+/// variable.
 const VARIABLES: [&str; 5] = ["DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE"];
 
-/// A command that starts a program that calls [`run_worker`], and the program's time-out.
+/// A command that starts a program that calls [`run_worker`], with a time-out for the program's answers.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The program's arguments.
     pub arguments: Vec<OsString>,
-    /// The longest time for one answer; loading a large file takes about a second.
+    /// The longest time that one answer may take. Loading a large file takes about a second.
     pub time_out: Duration,
 }
 
 impl WorkerCommand {
-    /// The default of the time-out.
+    /// The default of [`time_out`](Self::time_out).
     pub const TIME_OUT: Duration = Duration::from_secs(20);
 }
 
@@ -78,7 +78,7 @@ enum Request {
     Render(Rendering),
 }
 
-/// A conversation, and the template that renders it.
+/// A request to render a conversation by a template.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Rendering {
@@ -99,7 +99,7 @@ enum Response {
     Failed(TokenizerError),
 }
 
-/// The parent's knowledge of a loaded tokenizer.
+/// What the parent knows about a tokenizer that its process has loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Loaded {
@@ -108,7 +108,7 @@ struct Loaded {
 }
 
 impl Request {
-    /// The request's step in words, for errors.
+    /// What the request asks for, in words for errors.
     fn step(&self) -> &'static str {
         match self {
             Request::Load(_) => "read tokenizer.json",
@@ -119,14 +119,14 @@ impl Request {
     }
 }
 
-/// The parent's side.
+/// A tokenizer in another process, as the parent sees it.
 pub(super) struct Worker {
     command: WorkerCommand,
     file: Vec<u8>,
-    /// The process; `None` after one has ended.
+    /// The process; `None` after it has ended and before another is started.
     process: Mutex<Option<Process>>,
     loaded: Loaded,
-    /// The reason for which the process has no sandbox, only limits; `None` if it has one.
+    /// Why the process has limits but no sandbox; `None` if it has one, or if the system has limits alone.
     pub(super) no_sandbox: Option<String>,
 }
 
@@ -168,7 +168,7 @@ impl Worker {
         })
     }
 
-    /// Encodes `text`. `begins` is as in [`Local::encode`].
+    /// The ids of `text`. `begins` has the same meaning as in [`Local::encode`].
     pub(super) fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
         let request = if begins { Request::Encode } else { Request::EncodeMore };
         self.ask(&request(text.to_owned()), |response| match response {
@@ -235,8 +235,8 @@ fn nonsense(step: &str) -> TokenizerError {
 }
 
 impl Process {
-    /// Starts a process that reads `file`. Returns also the knowledge of the tokenizer, and the reason for which
-    /// there is no sandbox, if it is missing.
+    /// Starts a process and lets it read `file`. Also returns what is known about the tokenizer, and the reason why
+    /// there is no sandbox, if there is none.
     fn start(file: &[u8], command: &WorkerCommand) -> Result<(Self, Loaded, Option<String>), TokenizerError> {
         let mut process = Process::spawn(command)?;
         let Response::Ready(no_sandbox) = process.answer("start")? else { return Err(nonsense("start")) };
@@ -293,7 +293,7 @@ impl Process {
         Ok(Process { child, time_out: command.time_out, requests, lines })
     }
 
-    /// Sends `request` and the bytes `after` it, and waits for the answer. An error means that the process must be
+    /// Sends `request` and then the bytes in `after`, and waits for the answer. After an error the process must be
     /// dropped.
     fn ask(&mut self, request: &Request, after: &[u8]) -> Result<Response, TokenizerError> {
         let mut message = serde_json::to_vec(request).map_err(TokenizerError::failed)?;
@@ -341,7 +341,8 @@ impl Drop for Process {
     }
 }
 
-/// The next line without its end; `None` at the end of the input.
+/// Reads the next line, and returns it without its line end; `None` at the end of the input. A line of more than
+/// [`MAX_LINE_BYTES`], or without an end, is an error.
 fn read_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     from.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)?;
@@ -352,8 +353,8 @@ fn read_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Shuts this process into its sandbox, then runs a tokenizer for the parent process until standard input ends: see
-/// [`WorkerCommand`].
+/// Runs this process as the worker of a [`WorkerCommand`]: shuts it into its sandbox, then answers the parent's
+/// requests until standard input ends.
 ///
 /// # Errors
 /// If the limits cannot be set, or input or output fail. Errors of the tokenizer are sent as responses.
@@ -367,7 +368,7 @@ pub fn run_worker() -> io::Result<()> {
 #[cfg(unix)]
 use super::sandbox::enter as shut_in;
 
-/// Other systems have only the time-out and the bounds on lengths.
+/// Does nothing. Other systems have only the time-out and the bounds on lengths.
 #[cfg(not(unix))]
 fn shut_in() -> io::Result<Option<String>> {
     Ok(None)
@@ -462,7 +463,7 @@ mod tests {
         assert!(early[0].contains("no tokenizer"), "{early:?}");
     }
 
-    /// A worker that says that it is ready, reads the first line, and then runs `script`.
+    /// Starts a worker that says that it is ready, reads the first line, and then runs the shell script `script`.
     #[cfg(unix)]
     fn shell(script: &str, time_out: Duration) -> Result<Worker, TokenizerError> {
         let script = format!("echo '{{\"ready\":null}}'; read line; {script}");
@@ -499,8 +500,8 @@ mod tests {
         assert!(matches!(Worker::start(b"{}", &missing), Err(TokenizerError::Spawn { .. })));
     }
 
-    /// A worker that runs `script`, with the number of earlier processes as `$lives`, and a function that counts all
-    /// processes.
+    /// Starts a worker that runs the shell script `script`. In it, `$lives` is the number of processes that were
+    /// started before. Also returns a function that counts all processes that were started.
     #[cfg(unix)]
     fn counted(script: &str) -> (Result<Worker, TokenizerError>, impl Fn() -> usize + use<>) {
         let dir = tempfile::tempdir().unwrap();

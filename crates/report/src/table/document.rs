@@ -5,45 +5,46 @@ use thiserror::Error;
 
 use super::{Cell, Column, Format, Shown, Table, latex};
 
-/// Columns of a table for which a text column of a paper has room.
+/// The largest number of columns for which a text column of a paper has room.
 const MOST_COLUMNS: usize = 8;
 
-/// The columns of a document to write, and its layout in LaTeX.
+/// The choice of a document's columns, and its layout in LaTeX.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// Keys of the columns to write, in this order, as in CSV; all if the list is empty.
+    /// Keys of the columns to write, in this order. They are the names that CSV uses. An empty list stands for all
+    /// columns.
     pub columns: Vec<String>,
-    /// The caption in LaTeX, in place of the document's own.
+    /// The caption in LaTeX. It replaces the document's own.
     pub caption: Option<String>,
-    /// The label in LaTeX. With several tables, each table's title is appended.
+    /// The label in LaTeX. If there are several tables, each table's title is appended to it.
     pub label: Option<String>,
-    /// Whether a table of LaTeX is as wide as the page instead of one text column.
+    /// Whether a table in LaTeX is as wide as the page, and not as one text column.
     pub wide: bool,
 }
 
-/// A column that was asked for, but that no table has together with the others asked for.
+/// The error of a column that was asked for: no table has it together with the other columns that were asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no table has all of these columns, such as `{name}`; there are {}", known.join(", "))]
 pub struct NoColumn {
-    /// The name that was asked for.
+    /// The key of the column that was asked for.
     pub name: String,
-    /// The names of all columns.
+    /// The keys of all columns.
     pub known: Vec<String>,
 }
 
-/// Several tables with titles, and remarks before them.
+/// Several tables with titles, and remarks that stand before them.
 #[derive(Clone, Debug, Default)]
 pub struct Document {
     notes: Vec<String>,
     caption: Option<String>,
-    /// Values that all rows share, from columns that were not asked for.
+    /// Values that all rows share in columns that were not asked for, as remarks.
     settings: Vec<String>,
     label: Option<String>,
     wide: bool,
     tables: Vec<(String, Table)>,
 }
 
-/// A document of one table, which needs no title.
+/// Makes a document of one table, which needs no title.
 impl From<Table> for Document {
     fn from(table: Table) -> Self {
         Document { tables: vec![(String::new(), table)], ..Document::default() }
@@ -51,12 +52,12 @@ impl From<Table> for Document {
 }
 
 impl Document {
-    /// Adds a remark before all tables. CSV and JSON leave it out.
+    /// Adds a remark, which stands before all tables. CSV and JSON leave it out.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// Sets the remark on the numbers. LaTeX uses it as the caption of the tables.
+    /// Sets the remark that explains the numbers. LaTeX uses it as the caption of the tables.
     pub fn caption(&mut self, caption: impl Into<String>) {
         self.caption = Some(caption.into());
     }
@@ -66,10 +67,10 @@ impl Document {
         self.tables.push((title.into(), table));
     }
 
-    /// The document in `layout`. A table that lacks one of the layout's columns is dropped.
+    /// This document in `layout`. A table is dropped if it lacks one of the layout's columns.
     ///
     /// # Errors
-    /// [`NoColumn`] if no table has all these columns.
+    /// [`NoColumn`] if no table has all of the layout's columns.
     pub fn laid_out(mut self, layout: &Layout) -> Result<Self, NoColumn> {
         let Layout { columns, caption, label, wide } = layout;
         let keys = |table: &Table| table.columns.iter().map(Column::key).collect::<Vec<_>>();
@@ -86,7 +87,8 @@ impl Document {
         Ok(Document { caption, label: label.clone(), wide: *wide, ..self })
     }
 
-    /// Settings that the rows of all tables share, except those among `columns`.
+    /// The settings that all rows of a table share, for all tables. Settings whose keys are in `columns` are left
+    /// out.
     fn settings(&self, columns: &[String]) -> Vec<String> {
         let mut all = self.settings.clone();
         for setting in self.tables.iter().flat_map(|(_, table)| table.settings(columns)) {
@@ -97,7 +99,7 @@ impl Document {
         all
     }
 
-    /// The remark on the numbers, with the settings that all rows share.
+    /// The remark that explains the numbers, followed by the settings that all rows share.
     pub fn remark(&self) -> Option<String> {
         let settings = self.settings(&[]);
         let shared = (!settings.is_empty()).then(|| format!("Everywhere: {}.", settings.join(", ")));
@@ -149,7 +151,7 @@ impl Document {
         matches!(&self.tables[..], [(title, _)] if title.is_empty())
     }
 
-    /// A floating table of LaTeX: caption, label, `table` in small letters, and `notes` below it.
+    /// A floating table in LaTeX: a caption, the label, `table` in small letters, and `notes` below it.
     fn float(&self, title: &str, table: &Table, notes: &[String]) -> String {
         let environment = if self.wide { "table*" } else { "table" };
         let several = self.tables.len() > 1;
@@ -172,8 +174,8 @@ impl Document {
         lines.join("\n")
     }
 
-    /// All tables as one, for programs that read one table from a file. A first column has the tables' titles.
-    /// Columns that a table lacks are empty in its rows.
+    /// All tables as one table, for programs that read a single table from a file. Its first column has the titles of
+    /// the tables. A row has no value in columns that its own table lacks.
     fn one_table(&self) -> Table {
         if let [(_, table)] = &self.tables[..] {
             return table.clone();

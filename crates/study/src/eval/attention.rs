@@ -1,4 +1,4 @@
-//! The loss of a query that attends to a part of the tokens.
+//! Measures how a query's attention changes if the query attends to only some of the tokens.
 
 /// A running mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,12 +18,13 @@ impl Mean {
         self.count += other.count;
     }
 
-    /// The mean without `other`, which was merged into it.
+    /// The mean of the numbers that remain without those of `other`. These must have been merged into this mean
+    /// before.
     pub(super) fn without(self, other: Mean) -> Mean {
         Mean { sum: self.sum - other.sum, count: self.count - other.count }
     }
 
-    /// The mean; `None` without numbers.
+    /// The mean; `None` if no number was added.
     pub(super) fn get(self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
@@ -48,7 +49,7 @@ impl AttentionMeans {
     }
 }
 
-/// A set of the first n token positions.
+/// A set of token positions, all below a fixed number of tokens.
 #[derive(Clone, Debug)]
 pub(super) struct TokenSet {
     member: Vec<bool>,
@@ -56,8 +57,10 @@ pub(super) struct TokenSet {
 }
 
 impl TokenSet {
-    /// The set of `positions`; repeated ones count once. Panics if a position is not below `tokens`, as the policy is
-    /// then wrong.
+    /// The set of `positions` out of the positions below `tokens`. A repeated position counts once.
+    ///
+    /// # Panics
+    /// If there are no positions, or if one is not below `tokens`. The policy is then wrong.
     pub(super) fn new(positions: &[usize], tokens: usize) -> Self {
         let mut set = TokenSet { member: vec![false; tokens], len: 0 };
         for &position in positions {
@@ -79,7 +82,8 @@ impl TokenSet {
     }
 }
 
-/// Keys or values of one head: rows of `width` entries, `stride` apart, one per token.
+/// Keys or values of one head, with one row for each token. A row has `width` entries; the rows begin `stride`
+/// entries apart.
 #[derive(Clone, Copy)]
 pub(super) struct HeadRows<'a> {
     pub(super) entries: &'a [f32],
@@ -94,9 +98,9 @@ impl<'a> HeadRows<'a> {
     }
 }
 
-/// Adds the metrics of one query `q`, which attended to `set` and got `output`. `keys` and `values` are those of all
-/// tokens. The head's `sink`, if it has one, is a term in the sum of the softmax; shares of attention are taken of
-/// the tokens' attention alone.
+/// Adds the metrics of one query `q` to `means`. The query attended to the tokens of `set`, and its attention gave
+/// `output`. `keys` and `values` are those of all tokens. The head's `sink`, if it has one, is a term in the sum of
+/// the softmax. Shares of attention refer to the attention of tokens alone, without the sink's.
 pub(super) fn measure(
     means: &mut AttentionMeans,
     q: &[f32],

@@ -15,10 +15,10 @@ use waggle_session::party::ModelServer;
 
 use super::{Candidate, EvalError, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
 
-/// The engine of a study.
+/// The engine on which a study runs the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StudyEngine {
-    /// In f32.
+    /// Floating point, in f32.
     Float,
     /// Fixed point as the parties compute it, in the clear.
     Fixed,
@@ -31,14 +31,15 @@ impl StudyEngine {
     pub const NAMES: [(&'static str, StudyEngine); 3] =
         [("float", StudyEngine::Float), ("fixed", StudyEngine::Fixed), ("secure", StudyEngine::Secure)];
 
-    /// Whether a study on this engine opens the model twice: two parties need one model with the columns of `policy`
-    /// and one without.
+    /// Whether a study on this engine opens the model's files twice. Two parties do so if `policy` needs scoring
+    /// columns in the model's matrices: they run one model with these columns and one without.
     pub fn opens_twice(self, policy: &PolicySpec) -> bool {
         self == StudyEngine::Secure && policy.needs_scoring_head()
     }
 
-    /// Calls `run` with the model of `files` on this engine, with the columns that `policy` needs. `again` are the
-    /// same files once more, if the engine [opens them twice](StudyEngine::opens_twice).
+    /// Opens the model of `files` on this engine, with the scoring columns that `policy` needs, and calls `run` with
+    /// it. `again` are the same files opened a second time; they are given if the engine [opens them
+    /// twice](StudyEngine::opens_twice).
     ///
     /// # Errors
     /// Errors of the model and of `run`.
@@ -84,11 +85,11 @@ impl FromStr for StudyEngine {
     }
 }
 
-/// Each of `policies` at each of `budgets`, or at its own budget alone. The full cache is no candidate: it always
-/// runs.
+/// The candidates of a study: each of `policies` at each of `budgets`. A policy that states its own budget, or takes
+/// none, is a candidate once. The full cache is left out, because every study runs it anyway.
 ///
 /// # Errors
-/// If a policy does not take a budget.
+/// If a policy does not accept its own budget or one of `budgets`.
 pub fn candidates<'a>(
     policies: impl IntoIterator<Item = &'a PolicySpec>,
     budgets: &[f64],
@@ -107,21 +108,21 @@ pub fn candidates<'a>(
     Ok(candidates)
 }
 
-/// All passes through the model in a study of `candidates`, for its progress.
+/// Number of passes through the model in a study of the full cache and `candidates`, for a progress bar.
 pub fn passes(sequences: &[Sequence], candidates: &[Candidate]) -> usize {
     (1 + candidates.len()) * sequences.iter().map(Sequence::passes).sum::<usize>()
 }
 
-/// The policy among `candidates` that needs the most columns of a model. One model serves all policies, as unused
-/// columns change nothing in the clear.
+/// The policy among `candidates` that needs the most scoring columns in a model, or the full cache if none needs any.
+/// A model with these columns serves all candidates, because unused columns change nothing in the clear.
 pub fn widest(candidates: &[Candidate]) -> PolicySpec {
     let policies = candidates.iter().map(|candidate| &candidate.policy);
     policies.into_iter().find(|policy| policy.needs_scoring_head()).cloned().unwrap_or_default()
 }
 
-/// A study of the model of `files` with the full cache and the candidates. `again` are the same files once more, if
-/// the engine [opens them twice](StudyEngine::opens_twice) for the [`widest`] policy. `options` are the options that
-/// the report names. `tick` is called after each pass, from any thread.
+/// Runs a study of the model of `files` with the full cache and `candidates`. `again` are the same files opened a
+/// second time; they are given if the engine [opens them twice](StudyEngine::opens_twice) for the [`widest`] policy.
+/// `options` are the options that the report names. `tick` is called after each pass, from any thread.
 ///
 /// # Errors
 /// Errors of the model, and of a candidate that the engine cannot run.

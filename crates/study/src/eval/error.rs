@@ -3,7 +3,7 @@
 use thiserror::Error;
 use waggle_mpcache::PolicyError;
 
-/// A study that cannot be made.
+/// Why a study cannot be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EvalError {
@@ -27,7 +27,7 @@ pub enum EvalError {
         /// Tokens of a sequence.
         context: usize,
     },
-    /// Sequences beyond the model's positions.
+    /// Sequences that are longer than the model's number of positions.
     #[error("sequences of {context} tokens for a model of {limit} positions")]
     Context {
         /// Tokens of a sequence.
@@ -35,7 +35,8 @@ pub enum EvalError {
         /// Positions of the model.
         limit: usize,
     },
-    /// Texts so short that a streaming head sees all tokens.
+    /// Texts that are too short to judge heads: a streaming head would see all tokens, or there is no room for the
+    /// copies of a repeated text.
     #[error("texts of {context} tokens are too short to judge heads by: give {least} or more")]
     Short {
         /// Tokens of the longest text.
@@ -43,13 +44,13 @@ pub enum EvalError {
         /// Least number of tokens that is needed.
         least: usize,
     },
-    /// A number that is not a share of the heads.
+    /// A number that is not a share of the heads, from 0 to 1.
     #[error("a share of {0} of the heads is not between 0 and 1")]
     Share(f64),
     /// A model with more heads than a pattern can name.
     #[error("a pattern names up to 128 key/value heads of a layer")]
     Heads,
-    /// A text that is too short.
+    /// A text that is too short to be cut into the wanted sequences.
     #[error("the text has {tokens} tokens; {sequences} sequences of {context} need {}", .sequences * .context)]
     TooShort {
         /// Tokens of the text.
@@ -59,7 +60,7 @@ pub enum EvalError {
         /// Tokens of each sequence.
         context: usize,
     },
-    /// A file of queries with too few sequences.
+    /// A file of queries that has fewer sequences than are wanted.
     #[error("the data has {got} sequences, {wanted} are wanted")]
     TooFew {
         /// Sequences in the data.
@@ -67,12 +68,12 @@ pub enum EvalError {
         /// Sequences wanted.
         wanted: usize,
     },
-    /// A line of a file of queries that cannot be used.
+    /// In a file of queries, a line that cannot be used.
     #[error("line {line}: {what}")]
     Query {
         /// The line's number, from 1.
         line: usize,
-        /// The fault.
+        /// What is wrong with the line.
         what: String,
     },
     /// A task that lacks an input.
@@ -83,7 +84,7 @@ pub enum EvalError {
         /// The missing input.
         what: &'static str,
     },
-    /// A task whose shortest question does not fit.
+    /// A task whose shortest question is longer than the length wanted.
     #[error("the task `{task}` has no room in {length} tokens: it takes {least}")]
     TaskLength {
         /// The task's name.
@@ -93,7 +94,7 @@ pub enum EvalError {
         /// Least number of tokens that is needed.
         least: usize,
     },
-    /// A number that is not a depth.
+    /// A number that is not the depth of a needle.
     #[error("a depth of {0} is not between 0 and 1")]
     Depth(f64),
     /// A file of prompts that cannot be used.
@@ -116,7 +117,7 @@ impl From<waggle_engine::Error> for EvalError {
     }
 }
 
-/// The lengths of prompts that leave a position to score, in words.
+/// For errors: the lengths of a prompt that leave a position to score in a sequence of `context` tokens.
 fn prompts_of(context: usize) -> String {
     match context.saturating_sub(2) {
         0 => "a sequence needs 3 or more".into(),

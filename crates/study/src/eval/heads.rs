@@ -7,9 +7,11 @@
 //!
 //! | measure | of a query head | of a key/value head |
 //! |---|---|---|
-//! | [`Output`](HeadMeasure::Output) | mean of \|\|o_S - o\|\| / \|\|o\|\|, o the mix of values and o_S that of the tokens in sight | the mean |
+//! | [`Output`](HeadMeasure::Output) | mean of \|\|o_S - o\|\| / \|\|o\|\| | the mean |
 //! | [`Mass`](HeadMeasure::Mass) | mean of the attention that tokens out of sight receive | the mean |
 //! | [`Echo`](HeadMeasure::Echo) | on random tokens that repeat themselves: mean attention to earlier copies of the query's own token (*echo*), and to the tokens behind these (*induction*) | the largest |
+//!
+//! Here o is the head's output, and o_S its output if it attended only to the tokens in sight.
 //!
 //! The first two measures stand for the gates that DuoAttention trains. The last measure is RazorAttention's. It
 //! takes one in fifteen heads, rounded, by echo and the others by induction, as its authors do (1 % and 14 %).
@@ -33,13 +35,13 @@ use super::run::parallel;
 /// Tokens that go through the model at once. This bounds the memory of attention.
 const PIECE: usize = 256;
 
-/// Copies of a random text in a sequence.
+/// Number of copies of the random text in a sequence for [`HeadMeasure::Echo`].
 const COPIES: usize = 4;
 
-/// Of this many heads that [`HeadMeasure::Echo`] chooses, one is chosen by its echo.
+/// One in this many of the heads that [`HeadMeasure::Echo`] chooses is chosen by its echo, the others by induction.
 const HEADS_PER_ECHO: usize = 15;
 
-/// The measure by which heads are judged. The module defines each.
+/// The measure by which heads are judged. The module `heads` defines each measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadMeasure {
     /// The change of attention's output if the head streams.
@@ -47,7 +49,7 @@ pub enum HeadMeasure {
     Output,
     /// The attention that is lost if the head streams.
     Mass,
-    /// Attention to repetitions.
+    /// The attention to earlier copies of repeated tokens.
     Echo,
 }
 
@@ -75,7 +77,7 @@ impl FromStr for HeadMeasure {
     }
 }
 
-/// The tokens that a streaming head sees, up to its query's own.
+/// The tokens that a streaming head sees, out of all tokens up to the query's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InSight {
     /// Tokens at the start of the text.
@@ -87,19 +89,21 @@ pub struct InSight {
 /// The scores of all key/value heads. The larger a score, the more the head needs distant tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeadScores {
-    /// Scores by layer and head; with [`HeadMeasure::Echo`], scores of induction.
+    /// The score of each key/value head, by layer and head. With [`HeadMeasure::Echo`] these are the scores of
+    /// induction.
     pub scores: Vec<Vec<f64>>,
-    /// Scores of echoes, with [`HeadMeasure::Echo`].
+    /// The scores of echo, by layer and head; only with [`HeadMeasure::Echo`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echoes: Option<Vec<Vec<f64>>>,
 }
 
 impl HeadScores {
-    /// The pattern in which the heads with the largest scores keep every token. `share` is their share of all heads.
+    /// The pattern in which the heads with the largest scores keep every token. These heads are the fraction `share`
+    /// of all heads.
     ///
     /// # Errors
-    /// [`EvalError::Share`] unless it is between 0 and 1, and [`EvalError::Heads`] for a model with more heads than a
-    /// pattern can name.
+    /// [`EvalError::Share`] unless `share` is between 0 and 1, and [`EvalError::Heads`] for a model with more heads
+    /// than a pattern can name.
     pub fn pattern(&self, share: f64) -> Result<HeadPattern, EvalError> {
         if !(0.0..=1.0).contains(&share) {
             return Err(EvalError::Share(share));
@@ -125,8 +129,8 @@ impl HeadScores {
     }
 }
 
-/// `count` texts of `context` tokens or a few less, for [`HeadMeasure::Echo`]. Each consists of four copies of a
-/// random text over the first `words` ids.
+/// `count` texts for [`HeadMeasure::Echo`], of `context` tokens, rounded down to a multiple of four. Each text
+/// consists of four copies of a random text over the first `words` ids.
 ///
 /// # Errors
 /// [`EvalError::Short`] if `context` has no room for the copies.
@@ -176,25 +180,26 @@ pub fn judge_heads(
     Ok(HeadScores { scores: by_kv(&means, &shapes, mean), echoes: None })
 }
 
-/// Turns means by layer and query head into scores by layer and key/value head.
+/// Turns the means of query heads into scores of key/value heads, layer by layer. `of` computes a score from the
+/// means of all query heads that read the key/value head.
 fn by_kv(means: &[Vec<[f64; 2]>], shapes: &[HeadShape], of: impl Fn(&[[f64; 2]]) -> f64) -> Vec<Vec<f64>> {
     means.iter().zip(shapes).map(|(heads, shape)| heads.chunks(shape.group()).map(&of).collect()).collect()
 }
 
-/// The measurement at a query.
+/// The two numbers that are measured at each query.
 #[derive(Clone, Copy)]
 enum Watched {
-    /// The error of the output, and the attention lost, if the head streamed.
+    /// The error of the output, and the attention lost, if the head saw only these tokens.
     Distant(InSight),
     /// Attention to earlier copies of the query's token, and to the tokens after these copies, in a text that repeats
     /// every `period` tokens.
     Copies { period: usize },
 }
 
-/// Two means for each layer and, within it, each query head.
+/// The means of the two measured numbers, by layer and query head.
 type Means = Vec<Vec<[Mean; 2]>>;
 
-/// The full cache, with a measurement of every query's attention.
+/// A policy that keeps the full cache and measures the attention of every query.
 struct Profiler {
     watched: Watched,
     means: Arc<Mutex<Means>>,
@@ -278,8 +283,9 @@ impl Policy<Float> for Profiler {
     }
 }
 
-/// For a query with the probabilities `p` that sees only the tokens in `sight`: the error of its output, relative to
-/// the output's norm, and the attention lost. `None` if the query sees all tokens.
+/// The change of a query's attention if it saw only the tokens in `sight`: the error of its output, relative to the
+/// output's norm, and the attention lost. `p` are the query's attention probabilities over all tokens. `None` if
+/// `sight` contains all of them.
 fn distant(
     sight: InSight,
     p: ArrayView1<f32>,
@@ -312,8 +318,8 @@ fn distant(
     Some([(error / norm.max(f64::MIN_POSITIVE)).sqrt(), 1.0 - sink - mass])
 }
 
-/// The attention that a query with the probabilities `p` gives to earlier copies of its own token, and to the tokens
-/// behind these; `None` in the first copy of the text.
+/// The attention that a query gives to earlier copies of its own token, and to the tokens after these copies. `p` are
+/// the query's attention probabilities. `None` if the query is in the first copy of the text.
 fn copies(period: usize, p: ArrayView1<f32>) -> Option<[f64; 2]> {
     let at = p.len() - 1;
     if at < period {
@@ -329,8 +335,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs `heads` heads on `tokens` tokens. In each head, every query attends to the position that `to` returns for
-    /// the head and the query's position.
+    /// Runs attention with `heads` heads on `tokens` tokens. In each head, every query attends to the one position
+    /// that `to` returns for the head and the query's position.
     fn looks(
         tokens: usize,
         heads: usize,

@@ -8,11 +8,11 @@
 //! p(i) = n T - (n - 1) T(i)
 //! ```
 //!
-//! behave like n independent draws. So the interval is T ± t s / sqrt(n), where s² is their variance and t the 97.5 %
-//! point of Student's t with n - 1 degrees of freedom. For a mean over sequences of equal length, the pseudo-values
-//! are the sequences' own means, and the interval is the classical one. For a perplexity, T is its logarithm, and the
-//! interval is a factor. A metric relative to the full cache leaves the same sequence out of both runs. It is thus
-//! paired: the difficulty of a sequence cancels.
+//! behave like n independent draws. So the interval is T ± t s / sqrt(n). Here s² is the variance of the
+//! pseudo-values, and t is the 97.5 % point of Student's t with n - 1 degrees of freedom. For a mean over sequences
+//! of equal length, the pseudo-values are the sequences' own means, and the interval is the classical one. For a
+//! perplexity, T is its logarithm, and the interval is a factor. A metric relative to the full cache leaves the same
+//! sequence out of both runs. It is thus paired: the difficulty of a sequence cancels.
 //!
 //! Unlike a bootstrap, the jackknife needs no random numbers, and it holds its level with few sequences, for which
 //! percentiles of resamples are too narrow. With one sequence there is no interval. If all sequences agree, for
@@ -29,7 +29,7 @@ use super::metrics::{Metric, Metrics, Totals};
 /// The confidence of all intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A confidence interval. Its module defines how it is computed.
+/// A confidence interval. The module `interval` defines how it is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The lower end.
@@ -40,8 +40,8 @@ pub struct Interval {
     pub standard_error: f64,
 }
 
-/// The intervals of all measured metrics, by key; empty for a single sequence. `policy` and `full` have the sums of a
-/// policy and of the full cache for each of the same sequences.
+/// The confidence interval of each measured metric, by the metric's key; empty for a single sequence. `policy` has
+/// the sums of a policy for each sequence, and `full` those of the full cache for the same sequences.
 pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, Interval> {
     let (all, all_of_full) = (Totals::sum(policy), Totals::sum(full));
     let whole = all.metrics(&all_of_full);
@@ -66,8 +66,8 @@ pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, 
 }
 
 impl Interval {
-    /// The interval of a statistic within `range`. Its value is `whole` over all parts, and `without[i]` over all
-    /// parts except i. `None` for fewer than two parts.
+    /// The confidence interval of a statistic, cut to `range`. The statistic's value is `whole` over all parts, and
+    /// `without[i]` over all parts except part i. `None` for fewer than two parts.
     pub(crate) fn of(whole: f64, without: &[f64], range: (f64, f64)) -> Option<Self> {
         let standard_error = jackknife(whole, without)?;
         let t = StudentsT::new(0.0, 1.0, (without.len() - 1) as f64).ok()?;
@@ -77,8 +77,8 @@ impl Interval {
     }
 }
 
-/// The standard error of a statistic. Its value is `whole` over all parts, and `without[i]` over all parts except i.
-/// `None` for fewer than two parts.
+/// The standard error of a statistic. The statistic's value is `whole` over all parts, and `without[i]` over all
+/// parts except part i. `None` for fewer than two parts.
 fn jackknife(whole: f64, without: &[f64]) -> Option<f64> {
     let n = without.len() as f64;
     if n < 2.0 {
@@ -98,8 +98,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// The sums of a sequence over a vocabulary of two tokens. `right` has the right token's probability at each
-    /// position.
+    /// The sums of one sequence, with a vocabulary of two tokens and the same logits as the full cache. `right` has
+    /// the probability of the right token at each position.
     fn totals(right: &[f64]) -> Totals {
         let ids = vec![0; right.len() + 2];
         let sequence = Sequence::of_text(&ids, 1).unwrap();

@@ -40,7 +40,7 @@ impl StudyReport {
     }
 }
 
-/// The configuration of a run with `model`, in the harness's form.
+/// The configuration of a run with `model`, as an object in the harness's form.
 pub(crate) fn config_of(model: &ModelInfo) -> Value {
     json!({
         "model": "waggle",

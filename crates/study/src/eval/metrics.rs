@@ -1,4 +1,4 @@
-//! The numbers of a study.
+//! The metrics of a study.
 
 use ndarray::{Array2, ArrayView1};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use super::EvalError;
 use super::attention::{AttentionMeans, Mean};
 use super::sequence::Sequence;
 
-/// Accuracy of one policy; the [module](super) defines each number.
+/// The metrics of one policy; the [module](super) defines each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Perplexity of the scored tokens.
@@ -21,13 +21,13 @@ pub struct Metrics {
     pub agreement: f64,
     /// Kullback-Leibler divergence from the full cache's distribution, in nats.
     pub kl: f64,
-    /// Attention mass kept.
+    /// Share of the attention that goes to the tokens to which queries attended.
     pub attention_mass: Option<f64>,
     /// Relative error of the attention's output.
     pub output_error: Option<f64>,
-    /// Recall of the tokens with the largest scores.
+    /// Share of the attended tokens that are among the tokens with the largest scores.
     pub top_k_recall: Option<f64>,
-    /// Overlap of adjacent layers.
+    /// Share of the tokens attended in one layer that are also attended in the next layer.
     pub layer_overlap: Option<f64>,
     /// Share of the tokens to which queries attended.
     pub attended: Option<f64>,
@@ -42,7 +42,7 @@ pub struct Metrics {
     pub score: Option<f64>,
 }
 
-/// The display of a metric.
+/// How a metric is named, shown and read.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Name of the metric's field, and of its plot's file.
@@ -55,7 +55,7 @@ pub struct Metric {
     pub share: bool,
     /// Whether smaller values are better.
     pub loss: bool,
-    /// The metric's value.
+    /// Returns the metric's value, if it was measured.
     pub of: fn(&Metrics) -> Option<f64>,
 }
 
@@ -65,7 +65,7 @@ impl Metric {
         METRICS.iter().find(|metric| metric.key == key)
     }
 
-    /// The title in a few words, for an axis.
+    /// A few words for the axis of a plot.
     pub fn short_title(&self) -> &'static str {
         match self.key {
             "perplexity_ratio" => "perplexity / that of the full cache",
@@ -84,8 +84,8 @@ impl Metric {
         }
     }
 
-    /// Whether the metric is a geometric mean. Its interval is then computed of logarithms, so that its error is a
-    /// factor.
+    /// Whether the metric is a geometric mean. The interval of such a metric is computed from logarithms, so that its
+    /// error is a factor.
     pub(super) fn geometric(&self) -> bool {
         matches!(self.key, "perplexity" | "perplexity_ratio")
     }
@@ -136,7 +136,7 @@ pub struct Trace {
     pub generated: Option<Vec<u32>>,
 }
 
-/// Sums over sequences.
+/// For each metric, a mean to which the numbers of one or more sequences were added.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     nll: Mean,
@@ -149,7 +149,8 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// The sums of `trace` over `sequence`; `full` has the logits of the full cache.
+    /// The sums over the positions and answers of one sequence. `trace` is a policy's run over it, and `full` has the
+    /// logits of the full cache.
     pub(super) fn new(sequence: &Sequence, trace: &Trace, full: &Array2<f32>) -> Result<Self, EvalError> {
         let mut totals = Totals { attention: trace.attention.unwrap_or_default(), ..Totals::default() };
         assert_eq!(trace.logits.dim(), full.dim(), "one row for every scored position");
@@ -178,7 +179,7 @@ impl Totals {
         [nll, accuracy, agreement, kl, exact, score].into_iter().chain(attention.each())
     }
 
-    /// The sum of all.
+    /// The sums over all sequences, from the sums of each.
     pub(super) fn sum(all: &[Totals]) -> Totals {
         let mut sum = Totals::default();
         for mut totals in all.iter().copied() {
@@ -187,13 +188,14 @@ impl Totals {
         sum
     }
 
-    /// The sums without `other`, which was merged into them.
+    /// The sums without those of `other`, which must have been merged into them before.
     pub(super) fn without(mut self, mut other: Totals) -> Totals {
         self.each().zip(other.each()).for_each(|(sum, mean)| *sum = sum.without(*mean));
         self
     }
 
-    /// The metrics, relative to the sums `full` of the full cache. Every sequence has a scored position.
+    /// The metrics that follow from these sums. `full` are the sums of the full cache over the same sequences. Every
+    /// sequence must have a scored position.
     pub(super) fn metrics(&self, full: &Totals) -> Metrics {
         let mean = |mean: Mean| mean.get().unwrap_or(f64::NAN);
         let (nll, full) = (mean(self.nll), mean(full.nll));

@@ -1,9 +1,9 @@
 //! The accuracy that pruning the key/value cache costs.
 //!
 //! A [`Sequence`] is teacher-forced. Its first `prompt` tokens go through the model at once, so that policies that
-//! judge a prompt see one. The remaining tokens follow one by one on the growing cache. All *scored positions* are
-//! among them, or the prompt's last. Each policy runs on the same sequences, as does the reference `full`. For each
-//! policy, [`Metrics`] hold:
+//! judge a prompt see one. The remaining tokens follow one by one on the growing cache. Each *scored position* is the
+//! position of a remaining token or the last position of the prompt. Each policy runs on the same sequences, and so
+//! does the reference `full`. For each policy, [`Metrics`] hold:
 //!
 //! | metric | mean over | definition |
 //! |---|---|---|
@@ -21,10 +21,11 @@
 //! | `exact_match` | answers | 1 where the most probable token is right at every position of the answer, so that greedy generation gives it |
 //! | `score` | sequences | what the task's [`Grader`] gives a generated answer, 0 to 1 |
 //!
-//! A is the set of tokens to which the query attended. K and V are the keys and values of all n tokens up to the
-//! query's own, including evicted ones, and q is the pruned model's own query. All are taken from the pruned run: an
-//! error of an earlier layer or token shows in the metrics of the predictions, not in those of attention. The metrics
-//! of attention, `attention_mass` to `attended_tokens`, need an engine that sees its values.
+//! A is the set of tokens to which the query attended, and A_l is this set in layer l. K and V are the keys and
+//! values of all n tokens up to the query's own, including evicted ones, and q is the pruned model's own query. All
+//! are taken from the pruned run: an error of an earlier layer or token shows in the metrics of the predictions, not
+//! in those of attention. The metrics of attention, `attention_mass` to `attended_tokens`, need an engine that sees
+//! its values.
 //!
 //! Every number has a 95 % confidence [`Interval`] over the sequences, paired with the full cache. A row also has the
 //! metrics of each sequence alone.

@@ -7,7 +7,8 @@ use waggle_mpcache::{HeadShape, Piece, Policy, ScoreSource, Store};
 
 use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
 
-/// Runs an inner policy, and measures its loss compared with attention to all tokens ever appended.
+/// A policy that runs an inner policy, and measures how its attention differs from attention to all tokens ever
+/// appended.
 ///
 /// It keeps its own copies of keys and values in the clear, so it may only run on engines that see their values
 /// ([`Engine::CLEAR`]). On others it would reveal the cache. Queries are measured at given positions, each of which
@@ -16,7 +17,7 @@ pub struct Observed<E: Engine> {
     inner: Box<dyn Policy<E>>,
     layers: Vec<Seen>,
     positions: Vec<usize>,
-    /// The tokens to which the previous layer attended at the current position, for each head.
+    /// For each head, the tokens to which the previous layer attended at the current position.
     before: Vec<TokenSet>,
     means: Arc<Mutex<AttentionMeans>>,
 }
@@ -30,8 +31,8 @@ struct Seen {
 }
 
 impl<E: Engine> Observed<E> {
-    /// Measures `inner` over `layers` layers at the ascending `positions`. The returned means are complete when the
-    /// generation is over.
+    /// Wraps `inner`, to measure its attention in `layers` layers at the ascending `positions`. Also returns the
+    /// means, which are complete when the generation is over.
     ///
     /// # Panics
     /// On an engine that does not see its values.
@@ -42,7 +43,7 @@ impl<E: Engine> Observed<E> {
         (Observed { inner, layers, positions: positions.to_vec(), before: Vec::new(), means: means.clone() }, means)
     }
 
-    /// Copies new tokens in `store` before the policy may evict them.
+    /// Copies the new tokens in `store`, before the policy may evict them.
     fn copy(&mut self, engine: &mut E, layer: usize, store: &Store<E>) -> Result<(), Error> {
         let seen = &mut self.layers[layer];
         if seen.tokens == store.seen() {
@@ -55,8 +56,9 @@ impl<E: Engine> Observed<E> {
         Ok(())
     }
 
-    /// Measures the last query `q` (heads, rows, head_dim), which attended to the tokens `attended`, and its
-    /// `output`, of the same shape. `sinks` are those of the heads, if they have some.
+    /// Measures one query of each head. `q` has the queries and `output` what the policy's attention gave, both
+    /// (heads, head_dim). `attended` has, for each head, the tokens to which the query attended. `sinks` has the
+    /// heads' sinks; it is empty if there are none.
     fn measure(
         &mut self,
         layer: usize,

@@ -11,7 +11,7 @@ use waggle_report::{CONDITIONS, ModelInfo, conditions};
 
 use super::{Candidate, Interval, METRICS, Metric, Metrics, Scores, Sequence};
 
-/// Version of the document's schema. It is raised when a field changes its meaning or is removed.
+/// Version of the document's schema. It is raised when a field is removed or its meaning changes.
 pub const EVALUATION_VERSION: u32 = 2;
 
 /// The numbers of a study.
@@ -24,27 +24,27 @@ pub struct StudyReport {
     pub provenance: Option<Provenance>,
     /// The model.
     pub model: ModelInfo,
-    /// Everything that was chosen, by name.
+    /// Every option of the study, by name.
     pub options: BTreeMap<String, Value>,
     /// Number of sequences.
     pub sequences: usize,
-    /// Scored positions of all sequences.
+    /// Number of scored positions in all sequences together.
     pub scored: usize,
     /// The rows: the full cache, then every policy at every budget.
     pub rows: Vec<Row>,
-    /// The sequences, in the order of [`Row::by_sequence`]; empty in reports older than the field.
+    /// The facts of each sequence, in the order of [`Row::by_sequence`]; empty in reports older than the field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of_sequences: Vec<SequenceInfo>,
 }
 
-/// A sequence of a study.
+/// The facts of one sequence of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SequenceInfo {
     /// Tokens of the sequence, the answer's included.
     pub tokens: usize,
     /// Tokens that went through the model at once.
     pub prompt: usize,
-    /// Scored positions, which are the weight of this sequence in metrics over all sequences.
+    /// Number of scored positions. It is the weight of this sequence in metrics over all sequences.
     pub scored: usize,
     /// Properties that the task gives the sequence, for example the depth of the needle.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -62,17 +62,17 @@ impl From<&Sequence> for SequenceInfo {
     }
 }
 
-/// A policy at a budget.
+/// The results of one policy at one budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The policy without its budget, unless the user stated the budget with the policy.
     pub label: String,
-    /// Budget: a share of the cache, or from 2 on a number of tokens. Absent for policies without a budget, such as
-    /// `full`.
+    /// The budget: a share of the cache, or a number of tokens if it is 2 or more. Absent for policies without a
+    /// budget, such as `full`.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
-    /// Accuracy of the policy.
+    /// The policy's metrics over all sequences.
     #[serde(flatten)]
     pub metrics: Metrics,
     /// 95 % confidence intervals of the metrics over the sequences, by key; see [`Interval`].
@@ -89,8 +89,8 @@ pub struct Row {
     pub cost: Option<TokenCost>,
 }
 
-/// The planned cost of a token to two parties, as the mean of tokens after a prompt. Studies that are older than the
-/// field `tokens` have the cost of the first token alone.
+/// The planned cost of a decoded token for two parties, as the mean of tokens after a prompt. In studies that are
+/// older than the field `tokens`, it is the cost of the first token alone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenCost {
     /// Tokens of the prompt.
@@ -105,14 +105,15 @@ pub struct TokenCost {
     /// The link by its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// Cores of the parties.
+    /// Number of cores of each party, or of the client and of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<String>,
     /// Bytes both ways while a token is made.
     pub online_bytes: f64,
-    /// Bytes both ways of the token's preparation.
+    /// Bytes both ways of the preparation of one token.
     pub prepared_bytes: f64,
-    /// Bytes of the prompt's preparation, once. They are known if the mean is taken over several tokens.
+    /// Bytes both ways of the prompt's preparation, which takes place once. They are known if the mean is taken over
+    /// several tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_prompt_bytes: Option<f64>,
     /// Flows while a token is made.
@@ -123,7 +124,7 @@ pub struct TokenCost {
     /// Seconds that the link needs for a token and its preparation, without computation.
     #[serde(alias = "seconds")]
     pub network_seconds: f64,
-    /// Seconds of a token, then of a token with its preparation, as a calibration predicts them.
+    /// Seconds as a calibration predicts them: first of a token, then of a token with its preparation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_seconds: Option<[f64; 2]>,
 }
@@ -133,8 +134,8 @@ fn one() -> usize {
 }
 
 impl StudyReport {
-    /// The study of `candidates` over `sequences`, with the scores that [`evaluate`](super::evaluate) returned for
-    /// them.
+    /// The report of a study of `candidates` over `sequences`. `scores` are those that [`evaluate`](super::evaluate)
+    /// returned for the full cache and for the candidates.
     pub fn new(
         model: ModelInfo,
         options: BTreeMap<String, Value>,
@@ -160,9 +161,9 @@ impl StudyReport {
         }
     }
 
-    /// A table of all numbers. The most important metrics have the larger half of their 95 % confidence intervals, if
-    /// there are any. A number that could not be measured is a dash. A metric without a number in any row has no
-    /// column. Costs have columns if they were planned.
+    /// A table of the study's numbers. The most important metrics are followed by the larger half of their 95 %
+    /// confidence intervals, if there are any. A number that could not be measured is a dash. A metric without a
+    /// number in any row has no column. Costs have columns if they were planned.
     pub fn table(&self) -> Table {
         let measured = |metric: &&Metric| self.rows.iter().any(|row| (metric.of)(&row.metrics).is_some());
         let always = METRICS.len() - OPTIONAL;
@@ -232,8 +233,8 @@ impl StudyReport {
         table
     }
 
-    /// Policies with the same measurements at several budgets, and these budgets. This happens if a text is too short
-    /// for a policy's clusters or blocks to leave a choice.
+    /// Each policy that has the same measurements at several budgets, with these budgets. This happens if a text is
+    /// too short for a policy's clusters or blocks to leave a choice.
     pub fn alike(&self) -> Vec<(&str, Vec<f64>)> {
         let mut alike: Vec<(&Row, Vec<f64>)> = Vec::new();
         for row in &self.rows {
@@ -253,24 +254,25 @@ impl StudyReport {
 }
 
 impl Row {
-    /// The interval of `metric`. `None` if it reaches up to ten times the number or more, as it is then meaningless.
+    /// The confidence interval of `metric`. `None` if the interval reaches to ten times the metric's value or beyond,
+    /// because it is then meaningless.
     pub fn interval(&self, metric: &Metric) -> Option<&Interval> {
         let (interval, value) = (self.intervals.get(metric.key)?, (metric.of)(&self.metrics)?);
         (!metric.geometric() || interval.high < MEANINGLESS * value).then_some(interval)
     }
 }
 
-/// The factor from which on an interval of logarithms is meaningless.
+/// An interval of a geometric mean is meaningless if it reaches to this many times the value.
 const MEANINGLESS: f64 = 10.0;
 
-/// Number of metrics at the end of [`METRICS`] that only some tasks have.
+/// Number of metrics that only some tasks have. They are the last ones of [`METRICS`].
 const OPTIONAL: usize = 2;
 
 /// Metrics whose intervals the table shows. The document has the intervals of all metrics.
 const WITH_SPREAD: [&str; 6] = ["perplexity_ratio", "accuracy", "agreement", "kl", "exact_match", "score"];
 
-/// A number, followed by the larger half of its interval to two digits, if the interval is not a point. `?` stands
-/// for a meaningless interval. Intervals need not be symmetric.
+/// A number, followed by the larger half of its interval to two digits, if the interval is not a point. The half is
+/// given because an interval need not be symmetric. `?` stands for a meaningless interval.
 fn with_spread(value: f64, interval: Option<&Interval>) -> String {
     let Some(interval) = interval else { return format!("{} ±?", number(value)) };
     let spread = match (interval.high - value).max(value - interval.low) {
@@ -283,7 +285,8 @@ fn with_spread(value: f64, interval: Option<&Interval>) -> String {
     format!("{} ±{spread}", number(value))
 }
 
-/// A number to three digits after the point. Large numbers get fewer, as more digits would be noise.
+/// A number to three digits after the point. From 1000 on it is written with an exponent and two digits after the
+/// point, because more digits would be noise.
 fn number(value: f64) -> String {
     if value.abs() < 1000.0 { format!("{value:.3}") } else { format!("{value:.2e}") }
 }

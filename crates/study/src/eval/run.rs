@@ -22,27 +22,28 @@ use super::interval::{Interval, intervals};
 use super::metrics::{Metrics, Totals, Trace};
 use super::{EvalError, Observed, Sequence, Wanted};
 
-/// A policy at a budget.
+/// A policy at a budget, which a study is to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// The policy without its budget, unless the user stated the budget with the policy. Each label is a line of a
-    /// plot.
+    /// The policy without its budget, unless the user stated the budget with the policy. In a plot, each label is one
+    /// line.
     pub label: String,
-    /// Budget: a share of the cache, or from 2 on a number of tokens. `None` for policies without a budget, such as
-    /// `full`.
+    /// The budget: a share of the cache, or a number of tokens if it is 2 or more. `None` for policies without a
+    /// budget, such as `full`.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
 }
 
 impl Candidate {
-    /// The full cache.
+    /// The candidate that is the full cache, without a budget.
     pub fn full() -> Self {
         let policy = PolicySpec::default();
         Candidate { label: policy.to_string(), budget: None, policy }
     }
 
-    /// `policy` at `budget`, a share in (0, 1] or, if the policy takes it, a whole number of tokens from 2 on.
+    /// `policy` at `budget`. The budget is a share of the cache in (0, 1] or, if the policy accepts it, a whole
+    /// number of tokens from 2 on.
     pub fn new(policy: &PolicySpec, budget: f64) -> Result<Self, EvalError> {
         if budget.to_string().parse::<Budget>().is_err() {
             return Err(EvalError::Budget(budget));
@@ -51,8 +52,8 @@ impl Candidate {
         Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
     }
 
-    /// `policy` at the budget among its own options, or as it is if it takes no budget. `None` if it takes a budget
-    /// but states none.
+    /// `policy` at the budget that its own options state, or as it is if it takes no budget. `None` if it takes a
+    /// budget but its options state none.
     pub fn with_own_budget(policy: &PolicySpec) -> Result<Option<Self>, EvalError> {
         if !policy.takes("budget") {
             return Ok(Some(Candidate { label: policy.to_string(), budget: None, policy: policy.clone() }));
@@ -62,23 +63,24 @@ impl Candidate {
     }
 }
 
-/// A way to put sequences through a model.
+/// Puts sequences through a model on some engine.
 pub trait Runner: Sync {
     /// Shape of the model.
     fn spec(&self) -> ModelSpec;
 
-    /// Whether the engine sees its values.
+    /// Whether the engine sees its values in the clear.
     fn sees(&self) -> bool;
 
-    /// Most sequences to run at once.
+    /// The largest number of sequences to run at the same time.
     fn most_at_once(&self) -> usize;
 
     /// Runs `sequence` under `policy`. `tick` is called after each of the sequence's [`passes`](Sequence::passes),
     /// but not while a [wanted](Sequence::wanted) answer is generated.
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError>;
 
-    /// [`run`](Runner::run) of several sequences, which are read side by side. All must have prompts of one length,
-    /// the same number of passes and no wanted answers. The policy decides [for each](PolicySpec::side_by_side).
+    /// Runs several sequences as [`run`](Runner::run) does, but reads them side by side. All must have prompts of the
+    /// same length, the same number of passes and no wanted answers. The policy decides for each sequence [by
+    /// itself](PolicySpec::side_by_side).
     fn run_together(
         &self,
         sequences: &[Sequence],
@@ -88,11 +90,11 @@ pub trait Runner: Sync {
         sequences.iter().map(|sequence| self.run(sequence, policy, tick)).collect()
     }
 
-    /// Most texts to read side by side.
+    /// The largest number of texts for an encoder to read side by side.
     fn most_side_by_side(&self) -> usize;
 
-    /// The logits of an encoder's classes for each of `texts`, which it reads side by side. An entry has the ids, and
-    /// the index at which a second text begins.
+    /// Lets an encoder read `texts` side by side, and returns the logits of its classes for each text. An entry of
+    /// `texts` has the ids, and the index at which the second of two texts begins.
     fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError>;
 }
 
@@ -101,11 +103,11 @@ fn side_by_side(texts: &[(Vec<u32>, Option<usize>)]) -> Result<Prompt, EvalError
     Ok(Prompt::side_by_side(&texts, None, true)?)
 }
 
-/// Runs in this process on engines that see their values, with attention [`Observed`].
+/// Runs sequences in this process, on an engine that sees its values. Attention is [`Observed`].
 pub struct InClear<'a, E: Engine> {
     /// The model.
     pub model: &'a Model<E::Weight>,
-    /// The function that makes the engine of a run.
+    /// The function that makes a new engine for each run.
     pub engine: fn() -> E,
 }
 
@@ -151,7 +153,7 @@ impl<E: Select> Runner for InClear<'_, E> {
         Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means), generated })
     }
 
-    /// Reading side by side saves messages, of which there are none in the clear.
+    /// One text at a time. Reading side by side would save messages, but in the clear there are none.
     fn most_side_by_side(&self) -> usize {
         1
     }
@@ -165,18 +167,18 @@ impl<E: Select> Runner for InClear<'_, E> {
     }
 }
 
-/// Runs whole sessions between two parties, as over a network. The parties are two threads of this process, linked by
-/// memory.
+/// Runs each sequence as a whole session between two parties, as over a network. The parties are two threads of this
+/// process, which exchange messages through memory.
 pub struct TwoParties<'a> {
-    /// The server's side.
+    /// The server that runs policies without learned scores.
     pub server: &'a ModelServer,
-    /// The server's side for policies that need learned scores, if there are such policies.
+    /// The server that runs policies with learned scores, if there are such policies.
     pub learned: Option<&'a ModelServer>,
     /// Options of the protocols.
     pub protocol: waggle_protocols::Options,
 }
 
-/// Time that a party waits for the other one, which computes for seconds at most.
+/// The longest time that a party waits for the other one. In fact the other party computes for seconds at most.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Runner for TwoParties<'_> {
@@ -188,7 +190,7 @@ impl Runner for TwoParties<'_> {
         false
     }
 
-    /// A session takes all cores.
+    /// One sequence at a time, because a session takes all cores.
     fn most_at_once(&self) -> usize {
         1
     }
@@ -237,7 +239,8 @@ impl Runner for TwoParties<'_> {
 }
 
 impl TwoParties<'_> {
-    /// Runs a session under `policy` that generates `tokens` tokens after `prompt`, perhaps fewer with `stop_at_eos`.
+    /// Runs a session under `policy` that generates `tokens` tokens after `prompt`. With `stop_at_eos` it may
+    /// generate fewer.
     fn session(
         &self,
         policy: &PolicySpec,
@@ -257,18 +260,18 @@ impl TwoParties<'_> {
     }
 }
 
-/// An encoder's logits, text by text.
+/// The logits that an encoder gave, as one list for each text.
 fn class_logits(out: Generation) -> Vec<Vec<f32>> {
     out.logits.map_or_else(Vec::new, |logits| logits.rows().into_iter().map(|row| row.to_vec()).collect())
 }
 
-/// Row i of a generation belongs to the input position `prompt - 1 + i`.
+/// The logits of the scored positions. Row i of a generation's logits belongs to the input position `prompt - 1 + i`.
 fn scored_rows(sequence: &Sequence, out: &Generation) -> Array2<f32> {
     let rows: Vec<usize> = sequence.scored().iter().map(|position| position + 1 - sequence.prompt()).collect();
     out.logits.as_ref().map_or_else(|| Array2::zeros((0, 0)), |logits| logits.select(Axis(0), &rows))
 }
 
-/// Calls the function after each pass.
+/// Hooks that call the function after each pass.
 struct Ticks<'a>(&'a (dyn Fn() + Sync));
 
 impl<E: Engine> Hooks<E> for Ticks<'_> {
@@ -277,7 +280,7 @@ impl<E: Engine> Hooks<E> for Ticks<'_> {
     }
 }
 
-/// Calls `tick` after each token of a session.
+/// Makes a function that watches a session and calls `tick` after each of its tokens.
 fn ticking(tick: &(dyn Fn() + Sync)) -> impl FnMut(Event<'_>) -> Flow {
     move |event| {
         if let Event::Token(_) = event {
@@ -313,14 +316,16 @@ impl Scores {
     }
 }
 
-/// The scores of the full cache, then those of `candidates`, over `sequences`.
+/// Runs the full cache and all `candidates` over `sequences`. Returns the scores of the full cache, then the scores
+/// of each candidate.
 ///
-/// Runs are spread over all cores. Each run has as few threads as leave no core idle. `tick` is called after each
-/// pass through the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
+/// Runs are spread over all cores. Each run gets as few threads as leave no core idle. `tick` is called after each
+/// pass through the model, so it is called (1 + number of candidates) times the [`passes`](Sequence::passes) of all
+/// sequences.
 ///
 /// # Errors
-/// Before any work, for sequences that are too long for the model or outside its vocabulary, and for policies that
-/// need to see values if `runner` does not. Errors of the runs.
+/// Before any work: an error for a sequence that is too long for the model or outside its vocabulary, and for a
+/// policy that needs to see values if `runner` does not. Later: errors of the runs.
 pub fn evaluate(
     runner: &dyn Runner,
     sequences: &[Sequence],
@@ -362,8 +367,9 @@ pub fn evaluate(
     Ok((Scores::new(&of_full, &of_full), scores))
 }
 
-/// Ranges of consecutive sequences that are read together: of one form, at most `most`. Without `most`, each sequence
-/// alone.
+/// Divides the sequences into ranges of consecutive ones that are read together. The sequences of a range have
+/// prompts of the same length, the same number of passes and no wanted answers, and there are at most `most` of them.
+/// Without `most`, each sequence is a range of its own.
 fn batches(sequences: &[Sequence], most: Option<usize>) -> Vec<Range<usize>> {
     let alike = |a: &Sequence, b: &Sequence| {
         let form = |of: &Sequence| (of.prompt(), of.passes());
@@ -402,7 +408,8 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
     }
 }
 
-/// Runs jobs 0..`jobs`, `at_once` or one per core at a time, and returns their results in order, or the first error.
+/// Runs the jobs 0 to `jobs` - 1, and returns their results in order, or the first error. At most `at_once` jobs run
+/// at the same time, and at most one for each core.
 ///
 /// Each worker owns a pool of threads. In a common pool, a job that waits for a part of a product would start another
 /// job on top of itself, and products would be cut into more parts than there are idle cores.

@@ -10,19 +10,19 @@ use serde_json::Value;
 
 use super::EvalError;
 
-/// Tokens that are fed to a model, and the positions whose predictions are scored.
+/// Tokens that are fed to a model, with the positions at which the model's prediction is scored.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     ids: Vec<u32>,
     prompt: usize,
     scored: Vec<usize>,
-    /// Ranges of `scored`, each of which is one answer.
+    /// For each answer, its range of indices into `scored`.
     answers: Vec<Range<usize>>,
     wanted: Option<Wanted>,
     tags: BTreeMap<String, Value>,
 }
 
-/// An answer that the model is to generate greedily after the prompt, until a token that ends a text.
+/// Asks for an answer that the model generates greedily after the prompt, until a token that ends a text.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Most tokens of the answer.
@@ -39,7 +39,7 @@ pub trait Grader: Debug + Send + Sync {
     /// Errors of the tokenizer that turns ids into text.
     fn grade(&self, ids: &[u32]) -> Result<f64, EvalError>;
 
-    /// The text of the tokens `ids`, for the record.
+    /// The text of the tokens `ids`, which the report shows.
     ///
     /// # Errors
     /// As [`grade`](Self::grade).
@@ -54,8 +54,8 @@ struct Queries {
 }
 
 impl Sequence {
-    /// A sequence of `ids`, of which the first `prompt` go through the model at once. Every later position is scored
-    /// on its prediction of the next id.
+    /// The sequence of `ids`, of which the first `prompt` go through the model at once. Every position after the
+    /// prompt, except the last one, is scored on its prediction of the next id.
     pub fn of_text(ids: &[u32], prompt: usize) -> Result<Self, EvalError> {
         let context = ids.len();
         if prompt == 0 || prompt + 1 >= context {
@@ -64,8 +64,8 @@ impl Sequence {
         Ok(Sequence::new(ids.to_vec(), prompt, (prompt..context - 1).collect()))
     }
 
-    /// A sequence of `ids`, of which the first `prompt` go through the model at once. The last `answer` ids are one
-    /// answer. The positions that predict them are scored.
+    /// The sequence of `ids`, of which the first `prompt` go through the model at once. The last `answer` ids are one
+    /// answer; the positions that predict these ids are scored.
     ///
     /// # Errors
     /// [`EvalError::Prompt`] unless there is a prompt before the answer.
@@ -92,7 +92,7 @@ impl Sequence {
         Sequence { wanted: Some(wanted), ..self }
     }
 
-    /// This sequence with a property that the report names, for example its length.
+    /// This sequence, with a property called `name` that the report shows, for example the length.
     #[must_use]
     pub fn with_tag(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.tags.insert(name.to_owned(), value.into());
@@ -113,9 +113,10 @@ impl Sequence {
         Ok(sequences)
     }
 
-    /// Associative recall: Reads JSON lines `{"ids": [...], "queries": [...]}`, in which `queries` are positions
-    /// whose right prediction is the next id. Queries at `prompt` or later are scored, by default those in the last
-    /// fifth of the ids. Takes the first `count` lines, or all.
+    /// Reads sequences of associative recall from JSON lines `{"ids": [...], "queries": [...]}`. The numbers in
+    /// `queries` are positions whose right prediction is the next id. The first `prompt` ids, by default four fifths
+    /// of a line's ids, go through the model at once. The queries after the prompt are scored. Reads the first
+    /// `count` lines, or all.
     pub fn of_queries(lines: &str, prompt: Option<usize>, count: Option<usize>) -> Result<Vec<Self>, EvalError> {
         let sequences = waggle_files::json_lines(lines).take(count.unwrap_or(usize::MAX)).map(|(line, read)| {
             let wrong = |what: String| EvalError::Query { line, what };
@@ -155,8 +156,8 @@ impl Sequence {
         self.prompt
     }
 
-    /// Positions whose prediction is scored, ascending. Each is at least the [`prompt`](Self::prompt)'s last
-    /// position, and a token follows it.
+    /// The positions at which the prediction of the next token is scored, ascending. None comes before the last
+    /// position of the [`prompt`](Self::prompt), and a token follows each.
     pub fn scored(&self) -> &[usize] {
         &self.scored
     }
@@ -167,7 +168,8 @@ impl Sequence {
         self.scored.last().map_or(0, |last| last + 2 - self.prompt)
     }
 
-    /// Ranges of the [`scored`](Self::scored) positions, each of which is one answer; none for a plain text.
+    /// For each answer, its range of indices into the [`scored`](Self::scored) positions. A plain text has no
+    /// answers.
     pub fn answers(&self) -> impl Iterator<Item = Range<usize>> {
         self.answers.iter().cloned()
     }
@@ -177,7 +179,7 @@ impl Sequence {
         self.wanted.as_ref()
     }
 
-    /// Properties that the report names.
+    /// The properties of the sequence that the report shows, by name.
     pub fn tags(&self) -> &BTreeMap<String, Value> {
         &self.tags
     }

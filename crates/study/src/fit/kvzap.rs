@@ -26,22 +26,23 @@ use waggle_mpcache::HEAD_MAGNITUDE;
 use super::ridge::Samples;
 use super::{FitError, Shown, show};
 
-/// The least attention that is distinguished from less.
+/// The least attention that the target distinguishes. Smaller numbers are raised to it.
 const FLOOR: f32 = 1e-6;
 
-/// Of this many sequences, one is held out.
+/// One in this many sequences is held out.
 const HELD_OUT: usize = 5;
 
-/// Fitted columns.
+/// Columns that were fitted, with their quality.
 #[derive(Clone, Debug)]
 pub struct FittedColumns {
-    /// A matrix (width, kv_heads) for each layer.
+    /// For each layer, a matrix (width, kv_heads).
     columns: Vec<Array2<f32>>,
-    /// For each layer, the correlation with the target on held-out sequences, as the mean of the heads.
+    /// For each layer, the correlation of the columns with the target on held-out sequences, as the mean over its
+    /// heads.
     pub correlations: Vec<f64>,
 }
 
-/// Sums from which the correlation of two quantities follows.
+/// Sums of two quantities and of their products, from which their correlation follows.
 #[derive(Clone, Copy, Default)]
 struct Moments {
     count: f64,
@@ -71,8 +72,8 @@ impl Moments {
     }
 }
 
-/// Fits columns to `sequences` of equal length, for a `model` of [`Model::load_to_fit`]. A token's attention counts
-/// from queries that are at least `after` tokens later. `tick` is called after each sequence.
+/// Fits columns to `sequences` of equal length, for a `model` that [`Model::load_to_fit`] loaded. The attention to a
+/// token counts only if it comes from a query at least `after` tokens later. `tick` is called after each sequence.
 ///
 /// # Errors
 /// [`FitError::TooShort`] for fewer than five sequences, [`FitError::Nothing`] if `after` leaves no tokens,
@@ -141,7 +142,8 @@ fn pairs(shown: &Shown, layer: usize, tokens: usize) -> (Array2<f32>, Array2<f32
     (states, received.reversed_axes().mapv(|p| p.max(FLOOR).ln()))
 }
 
-/// `columns` in the layer's unit, for a matrix with entries up to `largest`.
+/// `columns` in a unit that is chosen for their layer: no entry exceeds `largest`, the largest entry of the layer's
+/// matrix, and no score exceeds half of the policy's range.
 fn scaled(columns: Array2<f32>, largest: f32) -> Array2<f32> {
     let limit = f64::from(1u32 << HEAD_MAGNITUDE) / 2.0;
     let entry = f64::from(columns.iter().fold(0f32, |most, w| most.max(w.abs())));
@@ -149,9 +151,10 @@ fn scaled(columns: Array2<f32>, largest: f32) -> Array2<f32> {
     if factor.is_finite() { columns.mapv(|w| (f64::from(w) * factor) as f32) } else { columns }
 }
 
-/// For each layer, the largest magnitude in the matrix that makes queries, keys and values.
+/// For each layer, the largest magnitude of an entry in the matrix that makes queries, keys and values.
 fn largest_entries(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<Vec<f32>, Error> {
-    /// A source of weights that finds the matrices to which a scoring head adds columns. These columns are 0.
+    /// Instead of loading weights, notes the largest entry of each matrix to which a scoring head adds columns. The
+    /// added columns are 0.
     struct Looking {
         without: std::vec::IntoIter<WeightSpec>,
         largest: Vec<f32>,

@@ -20,21 +20,21 @@ pub use squeeze::{LayerChange, fit_layers};
 
 use waggle_model::{Error, Input, Model, Rows};
 
-/// An error that ends a fit.
+/// Why a fit cannot be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FitError {
     /// The model, a file or an engine failed.
     #[error(transparent)]
     Model(#[from] Error),
-    /// Too little text.
+    /// A text that is too short.
     #[error("a fit needs {needed} sequences of {length} tokens or more, and the text has {got}")]
     TooShort {
         /// Sequences needed.
         needed: usize,
         /// Tokens of a sequence.
         length: usize,
-        /// Sequences of the text.
+        /// Sequences that the text has.
         got: usize,
     },
     /// An option that leaves no token to learn from.
@@ -42,7 +42,7 @@ pub enum FitError {
     Nothing {
         /// Tokens of a sequence.
         length: usize,
-        /// The distance asked for.
+        /// The distance between a token and a query from which on the query counts.
         after: usize,
     },
     /// A layer whose hidden states are all alike.
@@ -59,20 +59,22 @@ impl From<EngineError> for FitError {
     }
 }
 
-/// The observations on one sequence.
+/// What was observed while one sequence went through the model.
 struct Shown {
-    /// Outputs of the norms, (tokens, width), in order. Each layer has the same number of norms, the first of which a
-    /// scoring head reads. The final norm is the last. Norms of single heads are left out.
+    /// The outputs of the norms, each (tokens, width), in the order of computation. Each layer has the same number of
+    /// norms, and a scoring head reads the output of the layer's first one. The model's final norm comes last. Norms
+    /// of single heads are left out.
     norms: Vec<Array2<f32>>,
-    /// The residual stream: two states for each layer, before and after attention, then the final state.
+    /// The residual stream: for each layer the states before and after attention, then the final state. Each is
+    /// (tokens, width).
     residual: Vec<Array2<f32>>,
-    /// For each layer, (kv_heads, tokens): the most attention that a token received from queries that are late
-    /// enough.
+    /// For each layer, a matrix (kv_heads, tokens): the largest attention that a token received from a query that is
+    /// late enough.
     received: Vec<Array2<f32>>,
 }
 
-/// Runs `model` on `ids` and records the observations. A token's attention counts from queries that are at least
-/// `after` tokens later.
+/// Runs `model` on `ids` and records what is observed. The attention to a token counts only if it comes from a query
+/// at least `after` tokens later.
 fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, FitError> {
     let spec = model.spec();
     spec.check_shared("with fitted settings")?;
@@ -90,10 +92,10 @@ fn show(model: &Model<FloatWeight>, ids: &[u32], after: usize) -> Result<Shown, 
     Ok(Shown { norms, residual, received })
 }
 
-/// A policy that attends to all tokens, and records the most attention that each token received.
+/// A policy that attends to all tokens, and records the largest attention that each token received.
 struct Watching {
     after: usize,
-    /// A matrix (kv_heads, tokens) for each layer.
+    /// For each layer, a matrix (kv_heads, tokens).
     received: Arc<Mutex<Vec<Array2<f32>>>>,
 }
 
@@ -116,8 +118,8 @@ impl Policy<Float> for Watching {
     }
 }
 
-/// For each token, the largest of the probabilities `p` (kv_heads, group * tokens, tokens) from queries that are at
-/// least `after` tokens later; 0 without such a query. The result is (kv_heads, tokens).
+/// For each token, the largest probability in `p` with which a query at least `after` tokens later attends to it; 0
+/// without such a query. `p` is (kv_heads, group * tokens, tokens), and the result is (kv_heads, tokens).
 fn most_received(p: &ArrayD<f32>, after: usize, shape: HeadShape) -> Array2<f32> {
     let p = p.view().into_dimensionality::<Ix3>().expect("three axes");
     let (kv_heads, rows, tokens) = p.dim();

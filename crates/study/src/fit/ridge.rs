@@ -2,10 +2,10 @@
 
 use ndarray::{Array1, Array2, ArrayView1, ArrayView2, Axis, s};
 
-/// The penalty, as a fraction of the mean variance of an input.
+/// The penalty, as a fraction of the mean variance of the inputs.
 const PENALTY: f64 = 1e-3;
 
-/// Sums over samples, from which the coefficients follow. They take the memory of an (inputs, inputs) matrix.
+/// Sums over samples, from which the coefficients follow. They take about the memory of one matrix (inputs, inputs).
 pub(super) struct Samples {
     count: f64,
     sum_x: Array1<f64>,
@@ -27,7 +27,7 @@ impl Samples {
         }
     }
 
-    /// Adds samples: rows of `x` (samples, inputs) with rows of `y` (samples, outputs).
+    /// Adds samples. Each is a row of `x` (samples, inputs) with the same row of `y` (samples, outputs).
     pub(super) fn add(&mut self, x: ArrayView2<f32>, y: ArrayView2<f32>) {
         let (x, y) = (x.mapv(f64::from), y.mapv(f64::from));
         self.count += x.nrows() as f64;

@@ -1,4 +1,4 @@
-//! The layers of `squeeze`, whose attention changes the hidden state least.
+//! Finds the layers for `squeeze`: those in which attention changes the hidden state least.
 //!
 //! SqueezeAttention measures, for each layer, the cosine similarity of a token's hidden state before and after
 //! attention. It divides the layers into three groups by their similarity. The group with the largest similarity gets
@@ -12,14 +12,14 @@ use waggle_mpcache::LayerSet;
 
 use super::{FitError, show};
 
-/// Number of groups of layers, if there are at least as many layers.
+/// Number of groups of layers. A model with fewer layers has one group for each.
 const GROUPS: usize = 3;
 
-/// The change that attention makes on each layer.
+/// How much attention changes the hidden state in each layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerChange {
-    /// For each layer, the mean over all tokens of the cosine similarity of the hidden state before and after
-    /// attention.
+    /// For each layer, the cosine similarity of the hidden state before and after attention, as the mean over all
+    /// tokens.
     pub similarity: Vec<f64>,
     /// The layers of the group with the largest similarity; `None` for a model with a single layer.
     pub light: Option<LayerSet>,
@@ -51,7 +51,7 @@ pub fn fit_layers(
     Ok(LayerChange { light: LayerSet::new(most_alike(&similarity)), similarity })
 }
 
-/// The sum of the cosines of rows of `a` and `b`.
+/// The sum, over all rows, of the cosine of the angle between a row of `a` and the same row of `b`.
 fn cosines(a: &Array2<f32>, b: &Array2<f32>) -> f64 {
     let mut sum = 0.0;
     Zip::from(a.rows()).and(b.rows()).for_each(|a, b| {
@@ -63,9 +63,9 @@ fn cosines(a: &Array2<f32>, b: &Array2<f32>) -> f64 {
     sum
 }
 
-/// The layers of the group with the largest similarities. There are three groups, or as many as layers if these are
-/// fewer. The groups minimise the sum of squared distances from their means. Optimal groups of numbers are ranges, so
-/// all divisions into ranges are tried.
+/// The layers of the group with the largest similarities. There are three groups, or one for each layer if there are
+/// fewer than three layers. The groups minimise the sum of the squared distances of similarities from their group's
+/// mean. The best groups of numbers are ranges, so all divisions into ranges are tried.
 fn most_alike(similarity: &[f64]) -> Vec<usize> {
     let n = similarity.len();
     let mut order: Vec<usize> = (0..n).collect();

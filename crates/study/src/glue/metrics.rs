@@ -1,9 +1,9 @@
 //! The metrics of GLUE's tasks (Wang et al., ICLR 2019, table 1).
 
-/// A metric of pairs of a prediction and the right answer.
+/// A metric. It is computed from pairs of a prediction and the right answer.
 pub(super) struct Metric {
     pub(super) key: &'static str,
-    /// The smallest and the largest value.
+    /// The smallest and the largest value of the metric.
     pub(super) range: (f64, f64),
     pub(super) of: fn(&[(f64, f64)]) -> f64,
 }
@@ -16,7 +16,8 @@ const fn correlation(key: &'static str, of: fn(&[(f64, f64)]) -> f64) -> Metric 
     Metric { key, range: (-1.0, 1.0), of }
 }
 
-/// The metrics of a model with this number of outputs.
+/// The metrics of a model with `outputs` outputs. A model with one output gives a score. With two outputs it gives
+/// one of two classes; with more, only the accuracy of its classes is measured.
 pub(super) fn metrics(outputs: usize) -> &'static [Metric] {
     static SCORES: [Metric; 2] = [correlation("pearson", pearson), correlation("spearman", spearman)];
     static CLASSES: [Metric; 3] = [share("accuracy", accuracy), share("f1", f1), correlation("matthews", pearson)];
@@ -31,14 +32,16 @@ fn accuracy(pairs: &[(f64, f64)]) -> f64 {
     pairs.iter().filter(|(got, want)| got == want).count() as f64 / pairs.len() as f64
 }
 
-/// The F1 score of class 1: 2 tp / (2 tp + fp + fn), or 0 if the class neither occurs nor is predicted.
+/// The F1 score of class 1: 2 tp / (2 tp + fp + fn), with tp true positives, fp false positives and fn false
+/// negatives. It is 0 if the class neither occurs nor is predicted.
 fn f1(pairs: &[(f64, f64)]) -> f64 {
     let count = |of: (f64, f64)| pairs.iter().filter(|pair| **pair == of).count() as f64;
     let right = 2.0 * count((1.0, 1.0));
     if right == 0.0 { 0.0 } else { right / (right + count((1.0, 0.0)) + count((0.0, 1.0))) }
 }
 
-/// The correlation of two lists, or 0 if one of them is constant. For two classes it is Matthews' correlation.
+/// The correlation of predictions with right answers, or 0 if the predictions or the right answers are all equal. For
+/// two classes it is Matthews' correlation.
 fn pearson(pairs: &[(f64, f64)]) -> f64 {
     let n = pairs.len() as f64;
     let (x, y) = pairs.iter().fold((0.0, 0.0), |(x, y), pair| (x + pair.0 / n, y + pair.1 / n));
@@ -47,7 +50,8 @@ fn pearson(pairs: &[(f64, f64)]) -> f64 {
     if spread > 0.0 { sum(|a, b| a * b) / spread } else { 0.0 }
 }
 
-/// The correlation of ranks. Equal values share the mean of their ranks.
+/// The correlation of the ranks of predictions with the ranks of right answers. Equal values share the mean of their
+/// ranks.
 fn spearman(pairs: &[(f64, f64)]) -> f64 {
     let [got, want] = [|pair: &(f64, f64)| pair.0, |pair: &(f64, f64)| pair.1].map(|of| ranks(pairs.iter().map(of)));
     pearson(&got.into_iter().zip(want).collect::<Vec<_>>())

@@ -4,7 +4,7 @@
 //! | metric | of | definition |
 //! |---|---|---|
 //! | `accuracy` | classes | share of examples whose class is right |
-//! | `f1` | two classes | 2 tp / (2 tp + fp + fn) of class 1 |
+//! | `f1` | two classes | 2 tp / (2 tp + fp + fn), of true and false positives and negatives of class 1 |
 //! | `matthews` | two classes | correlation of found and right classes |
 //! | `pearson`, `spearman` | scores | correlation of found and right scores, and of their ranks |
 //! | `agreement` | classes | share of examples of which f32 finds the same class |
@@ -28,7 +28,7 @@ use waggle_tokenizer::Tokenizer;
 use crate::eval::{EvalError, Interval, Runner, config_of};
 pub use read::{Example, read};
 
-/// Version of the record's schema. It is raised when a field changes its meaning or is removed.
+/// Version of the record's schema. It is raised when a field is removed or its meaning changes.
 pub const GLUE_VERSION: u32 = 1;
 
 /// Name of the task and of its results.
@@ -46,7 +46,7 @@ pub enum GlueError {
     Line {
         /// Number of the line or the example, from 1.
         line: usize,
-        /// The fault.
+        /// What is wrong with the line.
         what: String,
     },
     /// A file without examples.
@@ -55,18 +55,18 @@ pub enum GlueError {
     /// A model that gives neither a class nor a score.
     #[error("the task glue is for encoders with a classifier, and {0} is none")]
     NoEncoder(String),
-    /// A model that finds each class by itself.
+    /// A model that decides about each class separately, so that a text may have several classes.
     #[error("the task glue asks for one class of several, and {0} finds each by itself (multi_label_classification)")]
     MultiLabel(String),
-    /// A run that failed.
+    /// A run of the model that failed.
     #[error(transparent)]
     Run(#[from] EvalError),
-    /// An example that the model does not read.
+    /// An example that the model cannot read.
     #[error("example {example}: {source}")]
     Example {
-        /// Number of the line or the example, from 1.
+        /// Number of the example, from 1.
         example: usize,
-        /// The cause.
+        /// The reason.
         source: EvalError,
     },
 }
@@ -81,13 +81,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The number of the class that the model finds, or its score.
+    /// The number of the class that the model finds, or the model's score.
     fn found(&self) -> f64 {
         class(&self.logits)
     }
 }
 
-/// The class with the largest logit, the first one of equal logits. For a model with one output, its score.
+/// The number of the class with the largest logit; of classes with equal logits, the first. For a model with one
+/// output, that output, which is its score.
 fn class(logits: &[f32]) -> f64 {
     if let [score] = logits {
         return (*score).into();
@@ -116,15 +117,15 @@ pub struct GlueReport {
     pub provenance: Option<Provenance>,
     /// The model.
     pub model: ModelInfo,
-    /// What was chosen for the study, by name.
+    /// Every option of the study, by name.
     pub options: BTreeMap<String, Value>,
-    /// Names of the classes, or the one name of a score.
+    /// The names of the classes, or the one name of the score.
     pub labels: Vec<String>,
     /// The metrics by key.
     pub metrics: BTreeMap<String, Scored>,
     /// Share of the examples for which f32 finds the same class.
     pub agreement: f64,
-    /// Largest difference of a logit from f32.
+    /// Largest difference of a logit, or of a score, from f32's.
     pub largest_error: f64,
     /// The model's answer for each example.
     pub answers: Vec<Answer>,
@@ -170,7 +171,8 @@ pub fn answers(
 }
 
 impl GlueReport {
-    /// The study of `answers`, compared with f32's answers to the same examples.
+    /// The record of a study with these `answers`. They are compared with the answers that f32 gives to the same
+    /// examples.
     pub fn new(
         model: ModelInfo,
         labels: Vec<String>,

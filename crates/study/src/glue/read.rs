@@ -4,19 +4,19 @@ use serde_json::{Map, Value};
 
 use super::GlueError;
 
-/// An example, which is a line of the file.
+/// An example: one line of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
-    /// The text, or the first of two.
+    /// The text, or the first of two texts.
     pub text: String,
-    /// The second of two texts.
+    /// The second text, if an example has two.
     pub pair: Option<String>,
-    /// The number of the right class among the model's, or the right score.
+    /// The right answer: the number of a class of the model, or a score.
     pub gold: f64,
 }
 
-/// Names of the columns of texts in GLUE's files: a text's, and its second text's if it has one. The first match is
-/// taken.
+/// Names of the columns in GLUE's files that have an example's text and, if there is one, its second text. The first
+/// entry that a file has counts.
 const TEXTS: [(&str, Option<&str>); 7] = [
     ("sentence1", Some("sentence2")),
     ("question1", Some("question2")),
@@ -27,19 +27,20 @@ const TEXTS: [(&str, Option<&str>); 7] = [
     ("text", None),
 ];
 
-/// Columns of right answers.
+/// Names of the columns that have the right answers. The first name that a file has counts.
 const GOLD: [&str; 5] = ["gold_label", "label", "score", "quality", "is_duplicate"];
 
-/// The columns of CoLA, whose files have no head.
+/// Names of the columns in CoLA's files, which have no line of names.
 const COLA: [&str; 4] = ["source", "label", "mark", "sentence"];
 
-/// The examples of `file`. `labels` are the names of the model's classes, or the one name of a score.
+/// Reads the examples of `file`. `labels` are the names of the model's classes, or the one name of a score.
 ///
-/// The file has tab-separated columns under a head, as in GLUE's archives (CoLA's files have no head), or a JSON
-/// object on each line, as the library `datasets` writes. A class is given by its name in `labels` or by its number.
+/// The file has one of two forms. In GLUE's archives it has tab-separated columns under a line of names (which CoLA's
+/// files lack). As the library `datasets` writes it, each line is a JSON object. A class is given by its name in
+/// `labels` or by its number.
 ///
 /// # Errors
-/// [`GlueError::Line`] for the first line that lacks something.
+/// [`GlueError::Line`] for the first line that lacks a text or a right answer.
 pub fn read(file: &str, labels: &[String]) -> Result<Vec<Example>, GlueError> {
     let file = file.trim_start_matches('\u{feff}');
     let examples: Vec<Example> = if file.trim_start().starts_with(['{', '[']) {

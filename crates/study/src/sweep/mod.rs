@@ -1,5 +1,5 @@
-//! The record of a sweep: planned costs, each for one choice of model, work, context, policy, link, phases and cores,
-//! which is called a cell.
+//! The record of a sweep. It consists of cells. A cell is the planned cost for one choice of model, work, context,
+//! policy, link, phases and cores.
 
 mod table;
 
@@ -11,7 +11,7 @@ use waggle_report::provenance::Provenance;
 
 use crate::cost::{OperationCost, Phases, Work, WorkCost};
 
-/// Version of the record's schema. It is raised when a field changes its meaning or is removed.
+/// Version of the record's schema. It is raised when a field is removed or its meaning changes.
 pub const SWEEP_VERSION: u32 = 4;
 
 /// The choices of one cell.
@@ -31,11 +31,12 @@ pub struct Choice {
     pub link: String,
     /// When correlations are made.
     pub phases: Phases,
-    /// Cores of each party, or of the client and the server.
+    /// Number of cores of each party, or of the client and of the server.
     pub cores: String,
-    /// Tokens over which the mean is taken. 1 stands for the first token after the prompt alone, or for a pass.
+    /// Number of tokens over which the mean is taken. For 1, the work is a pass, or only the first token after the
+    /// prompt.
     pub tokens: u16,
-    /// Digest of the calibration that predicts seconds.
+    /// Digest of the calibration that predicts seconds; absent without a calibration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<String>,
 }
@@ -52,12 +53,12 @@ impl Choice {
         format!("{model}, {work} {place} {context} tokens, {policy}, {link}, phases: {phases}, {cores} cores")
     }
 
-    /// All choices except the policy. Cells with the same setting are compared.
+    /// The choices in which cells that are compared must agree: model, work, context, link, phases and cores.
     pub fn setting(&self) -> (&str, Work, usize, &str, Phases, &str) {
         (&self.model, self.work, self.context, &self.link, self.phases, &self.cores)
     }
 
-    /// The link's rate and delay.
+    /// The link's rate and delay; `None` if `link` cannot be parsed.
     pub fn shape(&self) -> Option<LinkShape> {
         self.link.parse().ok()
     }
@@ -69,12 +70,12 @@ pub struct Planned {
     /// The choices.
     #[serde(flatten)]
     pub choice: Choice,
-    /// Whether bytes and flows are means of random traffic.
+    /// Whether traffic is random, so that bytes and flows are means.
     pub random: bool,
     /// The cost of the work.
     #[serde(flatten)]
     pub cost: WorkCost,
-    /// The operations that add up to the cost, if they were asked for.
+    /// The costs of the single operations, which add up to `cost`; empty unless they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<OperationCost>,
 }
@@ -86,7 +87,7 @@ pub struct Sweep {
     pub version: u32,
     /// The origin of the record.
     pub provenance: Option<Provenance>,
-    /// The cells. Cells that differ only in the policy are next to each other.
+    /// The cells. Those that differ only in the policy are next to each other.
     pub cells: Vec<Planned>,
 }
 

@@ -81,17 +81,17 @@ impl Sweep {
 const SETTINGS: [&str; 9] =
     ["model", "prompt_tokens", "policy", "link", "phases", "work", "mean_of_tokens", "cores", "random"];
 
-/// Columns that readers must ask for. The caption has the link's numbers.
+/// Keys of the columns that are shown only on request. The caption states the link's numbers.
 const ASKED: &str = "rate_mbit_s round_trip_ms prepared_flows prepared_network_seconds prepared_predicted_seconds \
     prompt_online_bytes prompt_prepared_bytes prompt_total_flows prompt_total_network_seconds \
     prompt_total_predicted_seconds set_up_bytes";
 
-/// The first cell with the setting of `cell`. Cells are compared with it.
+/// The first cell that has the same setting as `cell`. Cells with this setting are compared with it.
 fn first<'a>(cells: &'a [Planned], cell: &'a Planned) -> &'a Planned {
     cells.iter().find(|other| other.choice.setting() == cell.choice.setting()).unwrap_or(cell)
 }
 
-/// A row: titles, units and cells.
+/// A row: for each cell of the table its column's title, its column's unit, and the cell.
 #[derive(Default)]
 struct Row(Vec<(String, &'static str, Cell)>);
 
@@ -100,7 +100,7 @@ impl Row {
         self.0.push((title.into(), unit, cell));
     }
 
-    /// The first columns of a row: its choices and assumptions.
+    /// Begins a row with the columns of choices and assumptions.
     fn of(Planned { choice, random, .. }: &Planned, operation: Option<&str>) -> Self {
         let mut row = Row::default();
         row.add("model", "", Cell::text(choice.model.clone()));
@@ -121,7 +121,7 @@ impl Row {
         row
     }
 
-    /// Adds bytes, which may be a mean.
+    /// Adds a cell of the cost's bytes, rounded because they may be a mean.
     fn bytes(&mut self, title: &str, cost: Option<Cost>) {
         self.add(title, "bytes", Cell::maybe(cost, |cost| Cell::bytes(cost.bytes().round() as u64)));
     }
@@ -131,7 +131,7 @@ impl Row {
         self.add(format!("{title} flows"), "", Cell::maybe(cost, cell));
     }
 
-    /// Adds network and predicted seconds, under the title `title`.
+    /// Adds cells of network seconds and of predicted seconds, whose titles begin with `title`.
     fn seconds(&mut self, title: &str, cost: Option<Cost>) {
         let network = Cell::maybe(cost, |cost| Cell::seconds(cost.network_seconds));
         self.add(format!("{title}, network"), "seconds", network);
@@ -139,7 +139,7 @@ impl Row {
         self.add(format!("{title}, predicted"), "seconds", predicted);
     }
 
-    /// Adds a part of the work: bytes, flows, seconds and price.
+    /// Adds cells of one part of the work: bytes, flows, seconds, price and energy.
     fn part(&mut self, title: &str, cost: Option<Cost>, price: &Price) {
         self.bytes(title, cost);
         self.flows(title, cost);
@@ -150,8 +150,8 @@ impl Row {
         self.add(title, "joules", Cell::maybe(joules, Cell::joules));
     }
 
-    /// Adds the work. Its parts are shown apart only in two phases, since in one phase correlations are made on the
-    /// spot.
+    /// Adds cells of the work online, of its preparation and of the total. In one phase, correlations are made on the
+    /// spot, so only the total has values.
     fn work(&mut self, cell: &Planned, cost: &WorkCost, price: &Price) {
         let split = |part| Some(part).filter(|_| cell.choice.phases.prepares());
         self.part("online", split(cost.online), price);
@@ -159,7 +159,7 @@ impl Row {
         self.part("total", Some(cost.total()), price);
     }
 
-    /// Adds the cost of the prompt before a token.
+    /// Adds cells of the cost of the prompt before a token.
     fn prompt(&mut self, cell: &Planned, cost: &WorkCost) {
         let split = |part: Option<Cost>| part.filter(|_| cell.choice.phases.prepares());
         self.bytes("prompt, online", split(cost.prompt));
@@ -169,15 +169,16 @@ impl Row {
         self.seconds("prompt, total", cost.whole_prompt());
     }
 
-    /// Adds the factor between the bytes of `mine` and `other`, or a dash if one of them is 0 or absent.
+    /// Adds a cell of the factor by which `mine` has fewer bytes than `other`. It is a dash if either has no bytes or
+    /// `other` is absent.
     fn fewer(&mut self, mine: Cost, other: Option<Cost>) {
         let times = other.map(|other| other.bytes() / mine.bytes()).filter(|times| *times > 0.0 && times.is_finite());
         self.add("fewer bytes", "", Cell::maybe(times, Cell::times));
     }
 }
 
-/// The rows of the operations of `cell`. Each is compared with the same operation of the first policy with the same
-/// setting.
+/// A row for each operation of `cell`. Each operation is compared with the same operation in the first cell with the
+/// same setting.
 fn operations(cells: &[Planned], cell: &Planned, price: &Price) -> Vec<Row> {
     let compared = &first(cells, cell).operations;
     let all = cell.cost.total().bytes();
@@ -194,7 +195,7 @@ fn operations(cells: &[Planned], cell: &Planned, price: &Price) -> Vec<Row> {
     cell.operations.iter().map(of).collect()
 }
 
-/// The row of the whole `cell`, compared with the first policy with the same setting.
+/// The row of `cell` as a whole, compared with the first cell with the same setting.
 fn whole(cells: &[Planned], cell: &Planned, price: &Price) -> Row {
     let clock = |cost: Cost| cost.predicted_seconds.unwrap_or(cost.network_seconds);
     let mine = cell.cost.total();

@@ -23,7 +23,7 @@ pub(super) const TASK: Task = Task {
 /// Default number of sequences.
 const SEQUENCES: usize = 16;
 
-/// Most pairs of a sequence. Keys and values are different words, so each gets half of the words.
+/// Most pairs in a sequence. All keys and values are different words, so keys and values get half of the words each.
 const PAIRS: usize = KNOWN / 2;
 
 fn sequences(input: &TaskInput) -> Result<Vec<Sequence>, EvalError> {

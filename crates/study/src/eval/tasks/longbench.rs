@@ -28,7 +28,7 @@ pub(super) const TASK: Task = Task {
     sequences,
 };
 
-/// Data sets: the name, the measure of answers, and the most tokens of an answer.
+/// For each data set: its name, the measure of answers, and the largest number of tokens in an answer.
 const DATASETS: [(&str, Measure, usize); 16] = [
     ("narrativeqa", Measure::F1, 128),
     ("qasper", Measure::F1, 128),
@@ -143,7 +143,8 @@ fn sequence(
     })
 }
 
-/// `template` with `context` and `input` filled in. A placeholder inside one of these texts is not replaced.
+/// `template` with `context` and `input` in place of its placeholders. A placeholder that occurs inside `context` or
+/// `input` is not replaced.
 fn filled(template: &str, context: &str, input: &str) -> String {
     let parts = template.split("{context}").map(|part| part.replace("{input}", input));
     parts.collect::<Vec<_>>().join(context)

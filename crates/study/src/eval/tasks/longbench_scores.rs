@@ -2,20 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The measure of an answer.
+/// The measure by which an answer is scored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
-    /// F1 of words without articles and punctuation.
+    /// F1 of the generated and the right words, without articles and punctuation.
     F1,
-    /// ROUGE-L: F1 of words in longest common subsequences, by sentences.
+    /// ROUGE-L: F1 of the words that lie in longest common subsequences of sentences.
     RougeL,
-    /// Whether the right class is named, divided by the number of named classes.
+    /// 1 divided by the number of classes that the answer names; 0 unless the right class is among them.
     Class,
-    /// The share of the answer's numbers that name the right paragraph.
+    /// The share of the numbers in the answer that are the number of the right paragraph.
     Retrieval,
-    /// The share of the answer's numbers that are right.
+    /// The share of the numbers in the answer that are the right count.
     Count,
-    /// Similarity of the first line of code.
+    /// Similarity of the answer's first line of code to the right code.
     Code,
 }
 
@@ -33,11 +33,11 @@ impl Measure {
     }
 }
 
-/// The scoring of one answer.
+/// How an answer is scored.
 #[derive(Clone, Debug)]
 pub(super) struct Score {
     pub(super) measure: Measure,
-    /// The right answers. The best score among them counts.
+    /// The right answers. A generated answer gets the best of its scores against each.
     pub(super) answers: Vec<String>,
     /// All classes, for [`Measure::Class`].
     pub(super) classes: Vec<String>,
@@ -65,7 +65,7 @@ impl Score {
     }
 }
 
-/// The words of `text` in lower case, without punctuation of ASCII and without articles.
+/// The words of `text` in lower case, without ASCII punctuation and without articles.
 fn normal(text: &str) -> Vec<String> {
     let lower = text.to_lowercase();
     let plain: String = lower.chars().filter(|c| !c.is_ascii_punctuation()).collect();
@@ -87,7 +87,7 @@ fn f1(generated: &str, right: &str) -> f64 {
     harmonic(common, generated.len(), right.len())
 }
 
-/// F1 of two lists of `generated` and `right` words, of which `common` words are in both.
+/// F1 of a list of `generated` words and a list of `right` words, which have `common` words in common.
 fn harmonic(common: usize, generated: usize, right: usize) -> f64 {
     if common == 0 {
         return 0.0;
@@ -96,8 +96,9 @@ fn harmonic(common: usize, generated: usize, right: usize) -> f64 {
     2.0 * precision * recall / (precision + recall)
 }
 
-/// ROUGE-L of summaries. A word of a reference sentence counts as found if it lies on a longest common subsequence
-/// with any generated sentence. Each word counts once.
+/// The ROUGE-L score of a summary: F1 of the words that count as found. A word of a sentence in `right` counts as
+/// found if it lies on a longest common subsequence of this sentence and any generated sentence. Each different word
+/// counts once.
 fn rouge_l(generated: &str, right: &str) -> f64 {
     let sentences = |text: &str| -> Vec<Vec<String>> {
         let sentences = text.split('.').filter(|sentence| !sentence.is_empty());
@@ -114,8 +115,8 @@ fn rouge_l(generated: &str, right: &str) -> f64 {
     harmonic(found.len(), words(&generated).len(), words(&right).len())
 }
 
-/// Positions in `a` of a longest common subsequence with `b`. Ties are resolved from the end, by skipping entries of
-/// `b`.
+/// The positions in `a` of a longest common subsequence of `a` and `b`. If there are several, it is the one that a
+/// search from the end finds if it skips entries of `b` where it has the choice.
 fn common_subsequence<T: PartialEq>(a: &[T], b: &[T]) -> Vec<usize> {
     let width = b.len() + 1;
     let mut longest = vec![0u32; (a.len() + 1) * width];
@@ -142,15 +143,15 @@ fn common_subsequence<T: PartialEq>(a: &[T], b: &[T]) -> Vec<usize> {
     places
 }
 
-/// 1 divided by the number of classes that `generated` names, or 0 if the right one is not among them. A class whose
-/// name is a part of the right class's name does not count.
+/// 1 divided by the number of `classes` that `generated` names, or 0 if the class `right` is not among them. A class
+/// whose name is a part of the right class's name does not count.
 fn class(generated: &str, right: &str, classes: &[String]) -> f64 {
     let named = classes.iter().filter(|class| generated.contains(class.as_str()));
     let named: Vec<&String> = named.filter(|class| *class == right || !right.contains(class.as_str())).collect();
     if named.iter().any(|class| *class == right) { 1.0 / named.len() as f64 } else { 0.0 }
 }
 
-/// The number in `Paragraph 12`.
+/// The number in a text like `Paragraph 12`.
 fn paragraph(right: &str) -> Option<String> {
     let (_, rest) = right.split_once("Paragraph ")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -196,7 +197,7 @@ mod tests {
         close(f1("the", "a"), 0.0);
     }
 
-    /// Generated text, right text, and the score by the package `rouge`.
+    /// A generated text, the right text, and the score that the package `rouge` gives.
     const ROUGE: [(&str, &str, f64); 5] = [
         ("the cat sat on the mat", "the cat is on the mat", 0.799999995),
         (

@@ -25,11 +25,11 @@ pub struct Task {
     pub name: &'static str,
     /// The question that the task asks, for help texts.
     pub about: &'static str,
-    /// Version of the task. It is raised when its sequences or scores change their meaning.
+    /// Version of the task. It is raised when the meaning of its sequences or scores changes.
     pub version: u32,
     /// Keys of the metrics that count in the task.
     pub metrics: &'static [&'static str],
-    /// The fields of [`TaskInput`] that the task reads, beside the model and its tokenizer.
+    /// The names of the fields of [`TaskInput`] that the task reads, apart from the model and its tokenizer.
     pub takes: &'static [&'static str],
     /// Makes the task's sequences.
     pub sequences: fn(&TaskInput) -> Result<Vec<Sequence>, EvalError>,
@@ -45,7 +45,7 @@ impl Task {
     }
 }
 
-/// The inputs of a task. A task has defaults for missing ones.
+/// The inputs of a task. A task has defaults for inputs that are missing.
 #[derive(Clone)]
 pub struct TaskInput<'a> {
     /// The model.
@@ -56,13 +56,13 @@ pub struct TaskInput<'a> {
     pub texts: Option<&'a [String]>,
     /// Data in JSON lines.
     pub data: Option<&'a str>,
-    /// Prompts by the name of a data set: a JSON object with `{context}` and `{input}` in its texts.
+    /// For each data set, the template of its prompts: a JSON object of texts that contain `{context}` and `{input}`.
     pub prompts: Option<&'a str>,
     /// Tokens of a sequence.
     pub context: Option<usize>,
     /// Tokens that go through the model at once.
     pub prompt: Option<usize>,
-    /// Number of sequences of a text or of data. For needles, the number for each length and depth.
+    /// Number of sequences to make from a text or from data. For needles, the number for each length and depth.
     pub sequences: Option<usize>,
     /// Lengths of haystacks in tokens.
     pub lengths: Option<&'a [usize]>,
@@ -78,8 +78,8 @@ impl TaskInput<'_> {
     }
 }
 
-/// The tokens of `text` after `before`. Both are encoded together, as a tokenizer may join them and puts special
-/// tokens before a text.
+/// The tokens of `text` if it follows the text `before`. Both are encoded together, because a tokenizer may join
+/// their tokens, and puts special tokens only before a whole text.
 fn after(tokenizer: &Tokenizer, before: &str, text: &str) -> Result<Vec<u32>, EvalError> {
     let (before, whole) = (encode(tokenizer, before)?, encode(tokenizer, &format!("{before}{text}"))?);
     Ok(whole[common(&before, &whole)..].to_vec())

@@ -25,13 +25,13 @@ pub(super) const TASK: Task = Task {
     sequences,
 };
 
-/// Default depths.
+/// Default depths of the needle, from 0 (at the beginning) to 1.
 const DEPTHS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
-/// Most other pairs of a haystack of pairs.
+/// Most pairs in a haystack of pairs, not counting the needle.
 const PAIRS: usize = 40;
 
-/// The haystack if no text is given.
+/// The sentences of the haystack if no text is given.
 const SENTENCES: [&str; 4] = [
     "The road goes past the mill and down to the water.",
     "In the morning there is mist on the fields and nobody is about.",

@@ -1,4 +1,4 @@
-//! The task to predict each next token of a text.
+//! The task of predicting each next token of a text.
 
 use super::{Task, TaskInput, encode};
 use crate::eval::{EvalError, Sequence};

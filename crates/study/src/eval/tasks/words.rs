@@ -25,15 +25,15 @@ pub(super) fn words(rng: &mut StdRng, count: usize) -> Vec<&'static str> {
     words
 }
 
-/// The number of words.
+/// The number of words in [`WORDS`].
 pub(super) const KNOWN: usize = WORDS.len();
 
-/// The token before a text of pairs.
+/// The token that stands before the pairs of a sequence.
 pub(super) const BEGIN: u32 = 0;
 
-/// Up to `most` pairs of different keys and random values, as single tokens, in random order. A model without a
-/// tokenizer is assumed to be trained for recall. Its ids are then: 0 before a text, then all keys, then as many
-/// values.
+/// Up to `most` pairs of a key and a value, each a single token. Keys are different and in random order; values are
+/// random. A model without a tokenizer is assumed to be trained for recall. In its vocabulary, id 0 stands before a
+/// text; then come all keys, then as many values.
 pub(super) fn pairs(
     input: &TaskInput,
     task: &'static str,
