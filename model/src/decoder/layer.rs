@@ -44,7 +44,7 @@ impl<W> Layer<W> {
         self.weights.iter().find(|(of, _)| *of == role).map(|(_, weight)| weight)
     }
 
-    /// The weight with this [role](Recipe::role), without A B, if the layer has one.
+    /// The weight with this [role](Recipe::role), if the layer has one, without the product A B of the thin matrices.
     pub(super) fn base(&self, role: Role) -> Option<&W> {
         self.find(role).map(|weight| &weight.base)
     }
@@ -140,9 +140,10 @@ impl Product {
         Ok(if self.residual { weight.residual(style.norm) } else { weight })
     }
 
-    /// The factors A and B of all matrices of the weight, which have these `ranks`. The A stand side by side. The B
-    /// stand one below another, each in the columns of its matrix's outputs. What is folded into W is folded into
-    /// them as well: for x' = g x + beta, x' A = x diag(g) A + beta A.
+    /// The thin matrices A and B of all matrices of the weight, whose adapters have these `ranks`. All A stand side
+    /// by side. All B stand one below another, each in the columns of its matrix's outputs. What is folded into the
+    /// matrix W is folded into A and B as well: after a norm with gain g and shift beta, x' = g x + beta gives x' A =
+    /// x diag(g) A + beta A.
     fn thin(
         &self,
         style: &Style,

@@ -116,7 +116,7 @@ impl Groups {
         Ok(if neighbours { Groups::Of(size) } else { Groups::Listed(list, piece) })
     }
 
-    /// The group of an input, and a number of inputs, from this one on, that are all in this group.
+    /// The group of `input`, and a number n: the n inputs from this one on are all in this group.
     fn of(&self, input: usize) -> (usize, usize) {
         match self {
             Groups::Of(size) => (input / size, size - input % size),
@@ -134,7 +134,7 @@ pub(super) struct Grouped {
     pub(super) zeros: Zeros,
     pub(super) scales: Floats,
     pub(super) groups: Groups,
-    /// Whether the rows of all tables stand for inputs or groups of inputs. Otherwise they stand for outputs.
+    /// Whether the rows of all tables stand for inputs or for groups of inputs. Otherwise they stand for outputs.
     pub(super) inputs_first: bool,
     /// The number of columns of the scales.
     pub(super) width: usize,

@@ -57,7 +57,7 @@ impl Part {
         CheckpointError::Shape { tensor, expected: expected.to_vec(), got }
     }
 
-    /// The sizes of the two axes of the tensor.
+    /// The sizes of the two axes of the tensor. An error if it does not have two axes.
     pub(super) fn axes(&self) -> Result<[usize; 2], CheckpointError> {
         <[usize; 2]>::try_from(&self.shape[..]).map_err(|_| self.misshapen(&[0, 0]))
     }
