@@ -19,7 +19,8 @@ use waggle_mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily,
 /// Sets of columns. Each has a number of the first columns that a row sees, and a number of the last.
 const SETS: [[usize; 2]; 5] = [[1, 0], [0, 1], [1, 1], [1, 2], [4, 8]];
 
-/// For each of these distances, the rows are counted whose largest score lies further above the columns.
+/// For each of these distances, the program counts the rows in which the largest score lies further above the scores
+/// of the columns.
 const BEYOND: [f32; 3] = [4.0, 8.0, 12.0];
 
 /// The length of the shortest rows that are counted.

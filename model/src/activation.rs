@@ -17,13 +17,13 @@ use waggle_engine::{Engine, Float};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum Activation {
-    /// `gelu_new`, `gelu_pytorch_tanh`.
+    /// Published as `gelu_new` or `gelu_pytorch_tanh`.
     GeluTanh,
-    /// `gelu`.
+    /// Published as `gelu`.
     GeluErf,
-    /// `silu`, `swish`.
+    /// Published as `silu` or `swish`.
     Silu,
-    /// `relu`.
+    /// Published as `relu`.
     Relu,
     /// A function of another crate, see [`Functions`].
     Registered(RegisteredActivation),

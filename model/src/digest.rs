@@ -3,7 +3,7 @@
 use crate::tensor::take;
 use crate::{ConfigError, Error, ModelFiles};
 
-/// The key of the hash, so that no other hash of the same bytes is equal to it.
+/// The context of the hash, which makes it differ from every other hash of the same bytes.
 const CONTEXT: &str = "waggle columns 1, model files";
 
 impl ModelFiles {

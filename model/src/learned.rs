@@ -17,7 +17,7 @@ use crate::checkpoint::{Beside, LEARNED_FILE};
 use crate::store::{DType, write_safetensors};
 use crate::{Checkpoint, CheckpointError, Error, ModelSpec, TensorSpec};
 
-/// The key of the hash of a checkpoint, so that no other hash of the same bytes is equal to it.
+/// The context of the hash of a checkpoint, which makes it differ from every other hash of the same bytes.
 const CONTEXT: &str = "waggle learned columns 1, checkpoint";
 
 /// The name of the tensor with the hash of the checkpoint.

@@ -15,7 +15,7 @@ use crate::checkpoint::SCALE;
 use crate::style::{Norms, Style};
 use crate::{Checkpoint, CheckpointError, ModelSpec, TensorSpec};
 
-/// The key of the hash of a part, so that no other hash of the same bytes is equal to it.
+/// The context of the hash of a part, which makes it differ from every other hash of the same bytes.
 const CONTEXT: &str = "waggle public part 1";
 
 /// A part of a model.
@@ -75,7 +75,7 @@ pub enum PartsError {
     Learned,
 }
 
-/// A name as a message shows it. A peer may have sent it.
+/// How a message shows `name`, which a peer may have sent.
 fn shown(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_graphic()).take(64).collect()
 }

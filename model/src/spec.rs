@@ -231,9 +231,9 @@ impl ModelSpec {
         self.style.max_positions
     }
 
-    /// [`max_positions`](Self::max_positions) for a text for which `text` positions were stated before its first token.
-    /// If texts beyond a certain length have another embedding of positions, a text that was stated to be shorter
-    /// cannot grow beyond that length: it would have to be read again.
+    /// [`max_positions`](Self::max_positions) for a text that was stated to have `text` positions before its first
+    /// token was read. If texts beyond a certain length have another embedding of positions, a text that was stated
+    /// to be shorter cannot grow beyond that length: it would have to be read again.
     pub fn max_positions_of(&self, text: Option<usize>) -> usize {
         match (self.style.short_text(), text) {
             (Some(short), Some(text)) if text <= short => short,

@@ -64,7 +64,7 @@ impl Checkpoint {
         if unread.is_empty() { Ok(()) } else { Err(CheckpointError::Unread { tensors: unread }) }
     }
 
-    /// Whether the tensor `name` is a bias of zeros, whose matrix is stored in few bits and is one of the tensors
+    /// Whether the tensor `name` is a bias of zeros. Its matrix must be stored in few bits and be one of the tensors
     /// `read`.
     fn is_zero_bias(&self, name: &str, read: &BTreeSet<&str>) -> bool {
         let matrix = name.strip_suffix("bias").map(|matrix| format!("{matrix}weight"));

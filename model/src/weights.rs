@@ -251,8 +251,8 @@ impl Published {
         Published { bias: Some(bias), ..self }
     }
 
-    /// The weight after the norm `name` with gain g and shift beta: for the norm's output x' = g x + beta, x' W + b =
-    /// x (diag(g) W) + (beta W + b).
+    /// The weight after the norm `name` with gain g and shift beta: for the norm's output x' = g x + beta,
+    /// x' W + b = x (diag(g) W) + (beta W + b).
     pub(crate) fn after_norm(mut self, norm: Norm, c: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
         self.matrix.gain = Some(norm.gain(c, name)?);
         let shifted = norm.shift(c, name)?.map(|shift| self.matrix.products_with(&shift));

@@ -140,10 +140,10 @@ impl Product {
         Ok(if self.residual { weight.residual(style.norm) } else { weight })
     }
 
-    /// The thin matrices A and B of all matrices of the weight, whose adapters have these `ranks`. All A stand side
-    /// by side. All B stand one below another, each in the columns of its matrix's outputs. What is folded into the
-    /// matrix W is folded into A and B as well: after a norm with gain g and shift beta, x' = g x + beta gives x' A =
-    /// x diag(g) A + beta A.
+    /// The thin matrices A and B of all matrices of the weight. `ranks` holds the ranks of these matrices' adapters.
+    /// All A stand side by side. All B stand one below another, each in the columns of its matrix's outputs. What is
+    /// folded into the matrix W is folded into A and B as well: for the output x' = g x + beta of a norm,
+    /// x' A = x diag(g) A + beta A.
     fn thin(
         &self,
         style: &Style,

@@ -198,7 +198,7 @@ impl<W> Model<W> {
             .map(Some)
     }
 
-    /// For each text, the row at its mask of `x`, which the last layer gives. The place of the mask is the client's
+    /// For each text, the row of the last layer's output `x` at the mask. The place of the mask is the client's
     /// secret. So all rows are multiplied by a one-hot row that only the client knows.
     fn chosen<E: Engine<Weight = W>>(
         &self,
@@ -215,7 +215,7 @@ impl<W> Model<W> {
         })
     }
 
-    /// The vectors that the head reads, from `x`, which the last layer gives.
+    /// The vectors that the head reads, computed from the last layer's output `x`.
     fn pooled<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -345,7 +345,7 @@ impl<W> Inputs<W> {
     }
 }
 
-/// `x` (rows, width), where from each row its mean is subtracted.
+/// `x` (rows, width), with the mean of each row subtracted from that row.
 fn centred<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error> {
     let width = x.shape()[1];
     // The sum of the two halves of a row has half as many entries. One entry may be left over.
