@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use waggle_engine::{Error, Select, Tensor};
 use waggle_mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention};
 
-/// Sets of columns. Each has a number of the first columns that a row sees, and a number of the last.
+/// Sets of columns. The two numbers of a set say how many of the first and how many of the last columns that a row
+/// sees belong to it.
 const SETS: [[usize; 2]; 5] = [[1, 0], [0, 1], [1, 1], [1, 2], [4, 8]];
 
 /// For each of these distances, the program counts the rows in which the largest score lies further above the scores

@@ -104,7 +104,7 @@ pub enum AdapterError {
     Empty,
 }
 
-/// An adapter: products of thin matrices that are added to the matrices of a model's layers.
+/// An adapter. It consists of pairs of thin matrices. The product of each pair is added to a matrix of a layer.
 pub(crate) struct Adapter {
     file: Checkpoint,
     /// For each name of a matrix in a layer, the largest rank of its adapter in any layer.
@@ -277,8 +277,8 @@ impl Adapter {
         take(hasher, format!("{:?}", self.factors).as_bytes());
     }
 
-    /// The factors A (inputs, rank) and s B (rank, outputs) of `matrix` in layer `layer`, filled up with zeros to
-    /// `rank`.
+    /// The factors A (inputs, rank) and s B (rank, outputs) of `matrix` in layer `layer`, filled up with zeros to the
+    /// rank `rank`.
     pub(crate) fn factors(
         &self,
         layer: usize,

@@ -277,7 +277,7 @@ impl ModelSpec {
         Ok(policy.check(layers.pruned(), layers.pruned_heads())?)
     }
 
-    /// Refuses the cache policy `policy`, which prunes, if layers of the model read the keys and values of others.
+    /// Refuses the pruning cache policy `policy` if layers of the model read the keys and values of other layers.
     ///
     /// # Errors
     /// [`Error::SharedPolicy`].

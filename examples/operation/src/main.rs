@@ -200,7 +200,7 @@ mod tests {
     // Inputs and outputs of the operation, for its laws.
     lawful!(And, |_, bits| (&bits[0], &bits[1]), Bits);
 
-    /// Results, costs and what is opened, over an ideal dealer and over real OTs. No error is allowed.
+    /// Checks results, costs and what is opened, over an ideal dealer and over real OTs. No error is allowed.
     // ANCHOR: laws
     #[test]
     fn it_holds_to_its_laws() {

@@ -195,7 +195,7 @@ impl RopeConfig {
         Ok(RopeConfig { rope_theta, rope_scaling, partial_rotary_factor: partial.unwrap_or(1.0) })
     }
 
-    /// The number of coordinates that turn, of a head with `head_dim` coordinates.
+    /// The number of coordinates that turn in a head with `head_dim` coordinates.
     pub(crate) fn turned(&self, head_dim: usize) -> usize {
         (head_dim as f64 * self.partial_rotary_factor) as usize
     }

@@ -94,7 +94,8 @@ pub(super) enum Groups {
 }
 
 impl Groups {
-    /// Groups of `size` neighbours, or the groups that `part` lists, whose numbers must be below `groups`.
+    /// Groups of `size` neighbours, or the groups that `part` lists. The numbers of listed groups must be below
+    /// `groups`.
     pub(super) fn new(
         part: Option<Part>,
         inputs: usize,

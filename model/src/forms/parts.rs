@@ -6,7 +6,7 @@ use crate::checkpoint::Entry;
 use crate::mapping::{Number, Piece};
 use crate::{Checkpoint, CheckpointError};
 
-/// The tensors of one matrix, by the suffixes that their names have behind the name of the matrix.
+/// The tensors of one matrix. Each is found by the suffix that follows the name of the matrix in its own name.
 pub(crate) struct Parts<'a> {
     checkpoint: &'a mut Checkpoint,
     matrix: &'a str,

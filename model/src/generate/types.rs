@@ -44,9 +44,10 @@ pub struct GenerateOptions {
     /// the messages, but not the result.
     pub prefill_chunk: Option<NonZeroUsize>,
     /// Padding: the first tokens of the prompt, or in an encoder the last tokens of its texts. Only the client states
-    /// how many there are. Only with the policy `full`.
+    /// how many there are. Padding is possible only with the policy `full`.
     pub padding: Option<Padding>,
-    /// Guesses that each pass checks; see [`Drafts`]. Only with policies that can take tokens back.
+    /// Guesses that each pass checks; see [`Drafts`]. Drafts are possible only with policies that can take tokens
+    /// back.
     pub draft: Option<Drafts>,
 }
 
@@ -121,9 +122,9 @@ pub trait Hooks<E: Engine> {
         let _ = (engine, step, token);
     }
 
-    /// Returns whether to end here. Called after each step but the last, only with `stop_at_eos`, and with
-    /// `pad_answer` only where a bucket is full. The client passes its own decision and tells it to the server. The
-    /// server passes `None` and learns the decision.
+    /// Returns whether to end here. With `stop_at_eos`, this is called after each step but the last; with
+    /// `pad_answer` as well, only after steps that fill a bucket. The client passes its own decision and tells it to
+    /// the server. The server passes `None` and learns the decision.
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
         let _ = engine;
         Ok(stop.unwrap_or(false))

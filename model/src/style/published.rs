@@ -76,7 +76,7 @@ pub(crate) struct Names {
     pub(crate) embedding: &'static str,
     /// The name of the table of learned positions. For a model of images it is the full name.
     pub(crate) positions: &'static str,
-    /// The beginning of the names of layers, before their number.
+    /// The beginning of the names of tensors in layers, before the number of the layer.
     pub(crate) layers: &'static str,
     /// The names of the tensors of a layer, in the order in which they are listed.
     pub(crate) layer: &'static [(Role, &'static str)],
