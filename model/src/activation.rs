@@ -44,7 +44,7 @@ impl Activation {
         built_in.or_else(|| RegisteredActivation::named(name).map(Activation::Registered))
     }
 
-    /// The names that a `config.json` may use.
+    /// The names that a `config.json` may use for activations.
     pub fn known() -> Vec<&'static str> {
         let built_in = BUILT_IN.iter().flat_map(|(.., names)| names.iter().copied());
         built_in.chain(registered().into_iter().map(|function| function.name())).collect()
@@ -57,11 +57,11 @@ impl Activation {
 pub struct UnknownActivation {
     /// The name.
     pub name: String,
-    /// The names that exist.
+    /// The names of the activations that exist.
     pub known: Vec<&'static str>,
 }
 
-/// A name that cannot be given to an activation.
+/// A name that cannot be given to an activation, because it is empty or taken.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("there is an activation `{name}` already, or the name is empty")]
 pub struct TakenActivation {

@@ -81,7 +81,7 @@ pub enum CheckpointError {
         end: u64,
         /// Shape in the header.
         shape: Vec<usize>,
-        /// Bytes after the header.
+        /// The number of bytes after the header.
         available: u64,
     },
     /// A tensor has a type that is not supported, or another type than the configuration says.
@@ -289,7 +289,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// A checkpoint in memory, one safetensors file.
+    /// A checkpoint from the bytes of one safetensors file. Errors call the file `name`.
     pub fn from_bytes(name: &str, bytes: &'static [u8]) -> Result<Self, CheckpointError> {
         let mut checkpoint = Checkpoint::empty();
         checkpoint.add(name.to_owned(), Bytes::Static(bytes))?;

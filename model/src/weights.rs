@@ -57,7 +57,7 @@ impl<'a, W> Builder<'a, W> {
         }
     }
 
-    /// Builds a weight of shape (inputs, outputs), whose values `read` gives.
+    /// Builds a weight of shape (inputs, outputs). `read` gives its values.
     pub(crate) fn weight(
         &mut self,
         name: &str,

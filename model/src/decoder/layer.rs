@@ -16,7 +16,7 @@ pub(super) struct Layer<W> {
     pub(super) scores: bool,
 }
 
-/// A vector W, a matrix W, or W + A B for two thin matrices.
+/// A vector, a matrix W, or a matrix W + A B, where A and B are two thin matrices.
 struct Weight<W> {
     base: W,
     /// The thin matrices A and B.
@@ -49,7 +49,8 @@ impl<W> Layer<W> {
         self.find(role).map(|weight| &weight.base)
     }
 
-    /// x (W + A B) and its bias, for the matrix with this role.
+    /// The product x (W + A B), plus the bias, for the matrix W with this role and its thin matrices A and B, if it
+    /// has some.
     ///
     /// # Panics
     /// If the layer has no such matrix.

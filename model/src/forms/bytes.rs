@@ -35,7 +35,7 @@ pub(super) struct Codes {
 }
 
 impl Codes {
-    /// The codes of a tensor of the type `dtype`.
+    /// The codes of the tensor `part`, which has the type `dtype`.
     pub(super) fn new(part: Part, dtype: Dtype) -> Result<Self, CheckpointError> {
         match dtype {
             Dtype::F8_E4M3 => Ok(Codes { table: &E4M3, piece: part.of(dtype, "config.json says F8_E4M3")? }),

@@ -29,7 +29,7 @@ pub(super) enum Axis {
 }
 
 impl Integers {
-    /// A table of `rows` and `columns`, whose words are `part`.
+    /// A table of `rows` rows and `columns` columns. `part` holds its words.
     pub(super) fn new(
         part: Part,
         bits: u32,
@@ -84,7 +84,7 @@ pub(super) enum Zeros {
     Each(Integers),
 }
 
-/// The group of every input.
+/// How inputs are divided into groups.
 #[derive(Debug)]
 pub(super) enum Groups {
     /// Each group consists of this many neighbours.

@@ -53,9 +53,9 @@ pub struct GenerateOptions {
 
 /// Where the next token comes from, on the party that knows it.
 pub enum Next<'a> {
-    /// From the logits or from the engine's argmax.
+    /// The token that this sampler picks from the logits, or the engine's argmax.
     Pick(&'a mut Sampler),
-    /// From the logits or from the engine's argmax, while `guess` guesses tokens ahead.
+    /// The token that `sampler` picks from the logits, or the engine's argmax. `guess` guesses the tokens after it.
     Drafted {
         /// Picks each token.
         sampler: &'a mut Sampler,
