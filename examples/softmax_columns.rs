@@ -1,8 +1,9 @@
 //! Measures how far the largest score in a row of a softmax lies above the scores of a few columns that are fixed
 //! beforehand.
 //!
-//! If it never lay far above them, a softmax could subtract the largest score of these columns, and the maximum of
-//! the row would not be needed. The program is `waggle` with a policy that looks at the rows.
+//! If the largest score never lay far above those of the columns, a softmax could subtract the largest score of these
+//! columns, and would not need the maximum of the row. The program is `waggle` with a policy that looks at the rows
+//! of every softmax.
 //!
 //! ```text
 //! cargo run --release --example softmax_columns -- \
@@ -15,22 +16,24 @@ use std::sync::{Mutex, PoisonError};
 use waggle_engine::{Error, Select, Tensor};
 use waggle_mpcache::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention};
 
-/// Sets of columns. Each has a number of the first columns that a row sees, and a number of the last.
+/// Sets of columns. The two numbers of a set say how many of the first and how many of the last columns that a row
+/// sees belong to it.
 const SETS: [[usize; 2]; 5] = [[1, 0], [0, 1], [1, 1], [1, 2], [4, 8]];
 
-/// The distances for which the rows beyond them are counted.
+/// For each of these distances, the program counts the rows in which the largest score lies further above the scores
+/// of the columns.
 const BEYOND: [f32; 3] = [4.0, 8.0, 12.0];
 
 /// The length of the shortest rows that are counted.
 const SHORTEST: usize = 16;
 
-/// For a set of columns, the number of rows beyond each distance, and the largest distance.
+/// What was found for a set of columns: the number of rows beyond each distance, and the largest distance of any row.
 type Far = ([u64; BEYOND.len()], f32);
 
-/// The number of all rows, and the counts of each set.
+/// The number of all rows, and what was found for each set.
 static SEEN: Mutex<(u64, [Far; SETS.len()])> = Mutex::new((0, [([0; BEYOND.len()], 0.0); SETS.len()]));
 
-/// The policy. It looks at the first rows of each call, in this share.
+/// The policy. It holds a share: of each call's rows, it looks at the first ones, up to this share.
 #[derive(Clone, Copy)]
 struct Columns(f64);
 

@@ -17,19 +17,19 @@ use waggle_engine::{Engine, Float};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum Activation {
-    /// `gelu_new`, `gelu_pytorch_tanh`.
+    /// Published as `gelu_new` or `gelu_pytorch_tanh`.
     GeluTanh,
-    /// `gelu`.
+    /// Published as `gelu`.
     GeluErf,
-    /// `silu`, `swish`.
+    /// Published as `silu` or `swish`.
     Silu,
-    /// `relu`.
+    /// Published as `relu`.
     Relu,
     /// A function of another crate, see [`Functions`].
     Registered(RegisteredActivation),
 }
 
-/// The names that parties send, and then the names that `config.json` uses.
+/// The built-in activations. Each has the name that parties send each other, and the names that `config.json` uses.
 const BUILT_IN: &[(Activation, &str, &[&str])] = &[
     (Activation::GeluTanh, "gelu_tanh", &["gelu_new", "gelu_pytorch_tanh"]),
     (Activation::GeluErf, "gelu_erf", &["gelu"]),
@@ -44,7 +44,7 @@ impl Activation {
         built_in.or_else(|| RegisteredActivation::named(name).map(Activation::Registered))
     }
 
-    /// The names that a `config.json` may use.
+    /// The names that a `config.json` may use for activations.
     pub fn known() -> Vec<&'static str> {
         let built_in = BUILT_IN.iter().flat_map(|(.., names)| names.iter().copied());
         built_in.chain(registered().into_iter().map(|function| function.name())).collect()
@@ -57,11 +57,11 @@ impl Activation {
 pub struct UnknownActivation {
     /// The name.
     pub name: String,
-    /// The names that exist.
+    /// The names of the activations that exist.
     pub known: Vec<&'static str>,
 }
 
-/// A name that cannot be given to an activation.
+/// A name that cannot be given to an activation, because it is empty or taken.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("there is an activation `{name}` already, or the name is empty")]
 pub struct TakenActivation {
@@ -103,31 +103,32 @@ pub trait ActivationFunction: 'static {
     /// The function over an engine. `x` may have any shape, and the result has the same.
     ///
     /// The function is a composition of the engine's operations and reveals what these reveal, which is nothing
-    /// unless it selects. Entries of `x` are below 2^10 in magnitude, and so must be the inputs of every operation.
-    /// The errors of the operations add up. The tests of `engine` and `protocols` name the error of each operation.
+    /// unless one of them is a selection. Entries of `x` are below 2^10 in magnitude. The inputs of every operation
+    /// in the composition must be, too. The errors of the operations add up. The tests of `engine` and `protocols`
+    /// name the error of each operation.
     fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error>;
 }
 
-/// A function that has been registered, by name.
+/// A registered function, which its name identifies.
 #[derive(Clone, Copy)]
 pub struct RegisteredActivation(&'static Entry);
 
 struct Entry {
     name: &'static str,
-    /// An [`Apply`] for each engine.
+    /// An [`Apply`] for each engine on which the function runs.
     functions: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 type Apply<E> = fn(&mut E, &<E as Engine>::Tensor) -> Result<<E as Engine>::Tensor, waggle_engine::Error>;
 
-/// All functions of other crates. A registered function stays until the process ends.
+/// All registered functions. A function stays registered until the process ends.
 static ENTRIES: RwLock<Vec<RegisteredActivation>> = RwLock::new(Vec::new());
 
 fn registered() -> Vec<RegisteredActivation> {
     ENTRIES.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Functions are equal if their names are.
+/// Functions are equal if their names are equal.
 impl PartialEq for RegisteredActivation {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()
@@ -181,7 +182,7 @@ impl Functions {
         self
     }
 
-    /// Registers `A` under its name.
+    /// Registers `A` under its name. Fails if the name is empty or already taken.
     pub fn register<A: ActivationFunction>(self) -> Result<(), TakenActivation> {
         let name = A::NAME;
         let built_in = BUILT_IN.iter().any(|(_, sent, names)| *sent == name || names.contains(&name));

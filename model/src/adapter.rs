@@ -2,23 +2,23 @@
 //!
 //! A directory holds `adapter_config.json` and `adapter_model.safetensors`. The latter has two tensors for every
 //! adapted matrix W, named after its module: `base_model.model.MODULE.lora_A.weight` of shape (r, inputs) and
-//! `….lora_B.weight` of shape (outputs, r). The layer computes x (W + s A B) for A and B transposed, where s is
-//! `lora_alpha` / r, or `lora_alpha` / sqrt(r) with `use_rslora`. The rank r is read from the shapes of the two
-//! tensors, so that `r` and `rank_pattern` are not needed.
+//! `….lora_B.weight` of shape (outputs, r). The layer computes x (W + s A B), where A and B are these two tensors
+//! transposed. The factor s is `lora_alpha` / r, or `lora_alpha` / sqrt(r) with `use_rslora`. The rank r is read from
+//! the shapes of the two tensors, so that `r` and `rank_pattern` are not needed.
 //!
-//! Two thin products compute the addition: z = x A, rounded to an activation, and then z (s B), which is added to x W
-//! before the sum is rounded. A layer without an adapter has zeros in place of one, so the client learns no more than
-//! the largest rank of every kind of matrix.
+//! The products with two thin matrices compute the addition: z = x A, rounded to an activation, and then z (s B),
+//! which is added to x W before the sum is rounded. A layer without an adapter has zeros in place of one, so the
+//! client learns no more than the largest rank of every kind of matrix.
 //!
 //! # Error
 //! W, A and s B are rounded to fixed point as every weight is, and z to the 18 fractional bits of activations. So
 //! output j differs from the output in f32 by at most the sum of
 //!
 //! ```text
-//! what x W has of its own
+//! the error of x W itself
 //! + 2^-18 sum_k |s B_kj|                            z is rounded, between two parties by a unit
-//! + 2^-17 sum_i |x_i| sum_k |s B_kj|                entries of A below 16 are
-//! + 2^-17 sum_k |z_k|                               entries of s B below 16 are
+//! + 2^-17 sum_i |x_i| sum_k |s B_kj|                entries of A below 16 are rounded
+//! + 2^-17 sum_k |z_k|                               entries of s B below 16 are rounded
 //! ```
 //!
 //! Ranges are those of every linear layer: |z_k| and |x (W + s A B)_j| below 2^20.
@@ -71,11 +71,11 @@ const IGNORED: [&str; 20] = [
     "task_type",
 ];
 
-/// An adapter that cannot be used.
+/// Why an adapter cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AdapterError {
-    /// A setting that would change what is computed in a way that is not supported.
+    /// A setting would change the computation in a way that is not supported.
     #[error("{CONFIG}: `{key}` = {value} is not supported ({why})")]
     Unsupported {
         /// The key.
@@ -93,7 +93,7 @@ pub enum AdapterError {
         /// Advice on the files that the directory holds, or nothing.
         hint: &'static str,
     },
-    /// A tensor that adapts no matrix of a layer.
+    /// A tensor adapts no matrix of a layer.
     #[error("{WEIGHTS}: `{tensor}` is no factor of a matrix in the model's layers, which alone may have adapters")]
     Unread {
         /// The name of the tensor.
@@ -104,31 +104,33 @@ pub enum AdapterError {
     Empty,
 }
 
-/// An adapter: products of thin matrices that are added to the matrices of a model's layers.
+/// An adapter. It consists of pairs of thin matrices. The product of each pair is added to a matrix of a layer.
 pub(crate) struct Adapter {
     file: Checkpoint,
-    /// By the name of a matrix in a layer, the largest rank that it has in any layer.
+    /// For each name of a matrix in a layer, the largest rank of its adapter in any layer.
     ranks: BTreeMap<String, usize>,
-    /// By layer and name of a matrix: the names of the tensors A and B, and the factor s of their product.
+    /// For each layer and matrix: the names of the tensors A and B, and the factor s by which their product is
+    /// multiplied.
     factors: BTreeMap<(usize, String), ([String; 2], f32)>,
 }
 
-/// The factor s of the product of two thin matrices.
+/// The settings from which the factor s of the product A B of two thin matrices follows.
 struct Scale {
     alpha: f64,
-    /// The values of `alpha_pattern`, by the end of a module's name. The first that fits counts.
+    /// The values of `alpha_pattern`, each with the end of the module names to which it applies. The first that fits
+    /// counts.
     patterns: Vec<(String, f64)>,
     root: bool,
 }
 
-/// The keys of the configuration whose values depend on the order of their entries.
+/// The keys of the configuration in which the order of entries matters.
 #[derive(Deserialize)]
 struct Patterns {
     alpha_pattern: InOrder,
 }
 
-/// Numbers by name, in the order of the file. As in Python, a name that occurs twice has its first place and its last
-/// number.
+/// Numbers by name, in the order of the file. A name that occurs twice keeps its first place and takes its last
+/// number, as in Python.
 struct InOrder(Vec<(String, f64)>);
 
 impl<'de> Deserialize<'de> for InOrder {
@@ -167,8 +169,8 @@ impl Scale {
     }
 }
 
-/// The scale that the configuration `text` with these keys says, of an adapter to a model whose matrices are
-/// published as (inputs, outputs) or not.
+/// The scale that an adapter's configuration states: `text`, which was parsed into `keys`. `conv1d` says whether the
+/// model's matrices are published as (inputs, outputs). Settings that are not supported are refused.
 fn scale(text: &[u8], keys: &Keys, conv1d: bool) -> Result<Scale, Error> {
     let refused = |key: &str, value: &Value, why| {
         let value: String = value.to_string().chars().take(64).collect();
@@ -221,7 +223,7 @@ fn scale(text: &[u8], keys: &Keys, conv1d: bool) -> Result<Scale, Error> {
 }
 
 impl Adapter {
-    /// Opens the directory `dir` of an adapter to the model `spec`.
+    /// Opens the directory `dir` of an adapter for the model `spec`.
     fn open(dir: &Path, spec: &ModelSpec) -> Result<Self, Error> {
         let path = dir.join(CONFIG);
         let text = match waggle_files::read(&path, MAX_CONFIG_BYTES) {
@@ -275,8 +277,8 @@ impl Adapter {
         take(hasher, format!("{:?}", self.factors).as_bytes());
     }
 
-    /// The factors A (inputs, rank) and s B (rank, outputs) of `matrix` in layer `layer`, filled up with zeros to
-    /// `rank`.
+    /// The factors A (inputs, rank) and s B (rank, outputs) of `matrix` in layer `layer`, filled up with zeros to the
+    /// rank `rank`.
     pub(crate) fn factors(
         &self,
         layer: usize,
@@ -299,14 +301,14 @@ impl Checkpoint {
     /// This checkpoint of the model `spec`, with the adapter in the directory `dir`.
     ///
     /// # Errors
-    /// [`AdapterError`] for an adapter that is not a LoRA of matrices in the model's layers; the errors of reading
-    /// its files.
+    /// [`AdapterError`] for an adapter that is not a LoRA of matrices in the model's layers, and the errors of
+    /// reading its files.
     pub fn with_adapter(mut self, dir: &Path, spec: &ModelSpec) -> Result<Self, Error> {
         self.adapter = Some(Box::new(Adapter::open(dir, spec)?));
         Ok(self)
     }
 
-    /// By the name of a matrix in a layer, the largest rank of its adapter in any layer. Public.
+    /// For each name of a matrix in a layer, the largest rank of its adapter in any layer. Public.
     pub fn ranks(&self) -> BTreeMap<String, usize> {
         self.adapter.as_ref().map(|adapter| adapter.ranks.clone()).unwrap_or_default()
     }

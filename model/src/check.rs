@@ -13,11 +13,11 @@ use crate::{Error, Input, Model};
 pub struct Check {
     /// Largest difference of a logit; absent if the client did not learn logits.
     pub max_abs_logit_error: Option<f32>,
-    /// Share of the generated tokens that are the most probable ones for the plaintext engine, too, given the same
-    /// text before them.
+    /// Share of the generated tokens that are also the most probable ones for the plaintext engine after the same
+    /// text.
     pub token_agreement: f64,
-    /// The plaintext engine's lead for its own token (its top-1 margin in logits) at the clearest disagreement;
-    /// absent if there is none.
+    /// The clearest disagreement: among the tokens on which the engines disagree, the largest margin in logits by
+    /// which the plaintext engine prefers its own token to its second choice. Absent if they never disagree.
     pub largest_margin_missed: Option<f32>,
     /// The number of the policy's choices in the plaintext engine that rounding may decide differently
     /// ([`Float::close_choices`]). The text may differ after such a choice.
@@ -25,10 +25,11 @@ pub struct Check {
     pub close_choices: u64,
 }
 
-/// Runs the plaintext model over `prompt` and the tokens of `generation`, which came from `options`, and compares the
-/// results.
+/// Runs the plaintext model over `prompt` and the tokens of `generation`, which was made with `options`, and compares
+/// the results.
 ///
-/// Where logits were revealed, their most probable token is compared, so that sampling does not count as an error.
+/// Where logits were revealed, the most probable token by these logits is compared, not the generated one, so that
+/// sampling does not count as an error.
 pub fn check(
     model: &Model<FloatWeight>,
     prompt: Input,
@@ -44,8 +45,11 @@ pub fn check(
     Ok(Check { close_choices: engine.close_choices(), ..compare(&truth, generation)? })
 }
 
-/// Compares `generation` with `truth`, the generation of the plaintext engine on the same texts, which was forced to
-/// take the same tokens and went on where one of several texts had ended.
+/// Compares `generation` with `truth`: the plaintext engine's generation on the same texts, with the same tokens
+/// forced on it, which goes on where one of several texts ends.
+///
+/// # Errors
+/// [`Error::Nothing`] if `truth` has no logits.
 pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Error> {
     let Some(expected) = &truth.logits else { return Err(Error::Nothing) };
     let (texts, all) = (generation.lengths.len().max(1), generation.tokens.len());
@@ -75,7 +79,7 @@ pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Err
     Ok(Check { max_abs_logit_error, token_agreement, largest_margin_missed: missed, close_choices: 0 })
 }
 
-/// The difference of the largest entry and the second largest; infinite for a single entry.
+/// The difference between the largest entry and the second largest; infinite for a single entry.
 fn margin(logits: ArrayView1<f32>) -> f32 {
     let best = argmax(logits);
     let second =

@@ -22,7 +22,7 @@ use crate::mapping::{Bytes, Number, Numbers, Packed, Piece};
 use crate::store::DType;
 use crate::tensor::{TensorSpec, take};
 
-/// A checkpoint that cannot be used.
+/// Why a checkpoint cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -68,7 +68,7 @@ pub enum CheckpointError {
         /// Shape in the file.
         got: Vec<usize>,
     },
-    /// A tensor whose bytes lie outside the file or do not match its shape.
+    /// The bytes of a tensor lie outside the file or do not match its shape.
     #[error(
         "tensor `{tensor}`: bytes {start}..{end} do not hold shape {shape:?} in a file with {available} data bytes"
     )]
@@ -81,7 +81,7 @@ pub enum CheckpointError {
         end: u64,
         /// Shape in the header.
         shape: Vec<usize>,
-        /// Bytes after the header.
+        /// The number of bytes after the header.
         available: u64,
     },
     /// A tensor has a type that is not supported, or another type than the configuration says.
@@ -94,7 +94,8 @@ pub enum CheckpointError {
         /// The types that the tensor may have.
         expected: &'static str,
     },
-    /// Tensors that the architecture does not have. If they were ignored, the model would not be the published one.
+    /// The checkpoint has tensors that the architecture does not have. If they were ignored, the model would not be
+    /// the published one.
     #[error(
         "the architecture of config.json has no tensor {}; the model is not computed without what {} for",
         listed(.tensors), if .tensors.len() == 1 { "it stands" } else { "they stand" }
@@ -111,7 +112,7 @@ pub enum CheckpointError {
         /// The content that the tensor must have.
         what: &'static str,
     },
-    /// Two tensors that should be equal are not.
+    /// Two tensors of one name, which should be equal, are not.
     #[error("tensor `{tensor}` is there twice, in two files or under two names, and not with the same numbers")]
     Twice {
         /// The name of both tensors.
@@ -133,14 +134,14 @@ pub enum CheckpointError {
         /// The largest score that is allowed.
         limit: f64,
     },
-    /// A weight that is not a finite number.
+    /// A weight is not a finite number.
     #[error("tensor `{tensor}` holds {value} at position {position}")]
     NotFinite {
         /// Published name.
         tensor: String,
         /// The value.
         value: f32,
-        /// Row-major position.
+        /// The position of the value in the tensor, row-major.
         position: usize,
     },
 }
@@ -152,16 +153,16 @@ impl CheckpointError {
     }
 }
 
-/// Types of weights in floating point.
+/// The floating-point types that weights may have, as messages name them.
 const FLOATS: &str = "F32, F16 and BF16 are supported";
 
 /// The suffix that turns the name of a matrix into that of its tensor of scales.
 pub(crate) const SCALE: &str = "_scale";
 
-/// The largest number of names in one message.
+/// The largest number of tensors that one message names.
 const MAX_LISTED: usize = 4;
 
-/// Names in a message: the first few.
+/// How a message shows a list of names: the first few of them.
 fn listed(names: &[String]) -> String {
     let shown: Vec<_> = names.iter().take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
     match names.len().saturating_sub(MAX_LISTED) {
@@ -180,10 +181,10 @@ fn renamed(name: String) -> String {
     name
 }
 
-/// The file with learned columns, in the directory of a model.
+/// The name of the file with learned columns, in the directory of a model.
 pub const LEARNED_FILE: &str = "kvzap.safetensors";
 
-/// The place of the file with learned columns.
+/// Where the file with learned columns is.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Beside {
     /// There is none.
@@ -215,7 +216,7 @@ pub struct Checkpoint {
 pub(crate) struct Entry {
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
-    /// The bytes of the tensor, if it is stored as one tensor of the file.
+    /// The bytes of the tensor. Empty if it was put together from several tensors of the files.
     pub(crate) piece: Piece,
     /// The numbers of the tensor; `None` for an unknown type.
     numbers: Option<Numbers>,
@@ -267,7 +268,7 @@ impl Checkpoint {
         Checkpoint::published(dir, &Wrapping::default())
     }
 
-    /// [`Checkpoint::open`] for a model that is published in the way `wrapping`.
+    /// [`Checkpoint::open`] for a model that is published as `wrapping` says.
     pub(crate) fn published(dir: &Path, wrapping: &Wrapping) -> Result<Self, CheckpointError> {
         let mut checkpoint = Checkpoint { beside: Beside::File(dir.join(LEARNED_FILE)), ..Checkpoint::empty() };
         let (single, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
@@ -288,7 +289,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// A checkpoint in memory, one safetensors file.
+    /// A checkpoint from the bytes of one safetensors file. Errors call the file `name`.
     pub fn from_bytes(name: &str, bytes: &'static [u8]) -> Result<Self, CheckpointError> {
         let mut checkpoint = Checkpoint::empty();
         checkpoint.add(name.to_owned(), Bytes::Static(bytes))?;
@@ -301,8 +302,8 @@ impl Checkpoint {
         Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Nothing, adapter: None }
     }
 
-    /// Gives tensors the names that the text model has for them, and leaves out the tensors of the other parts of the
-    /// `wrapper`.
+    /// Renames the tensors of the text model, which the model `wrapper` contains, to the names that the text model
+    /// has for them. Leaves out the tensors of the wrapper's other parts.
     fn unwrap_text(&mut self, wrapper: &Wrapper) -> Result<(), CheckpointError> {
         let mut left_out = BTreeMap::new();
         for (name, entry) in std::mem::take(&mut self.tensors) {
@@ -315,7 +316,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The tensors that were left out because they are no part of a text model, by the beginnings of their names.
+    /// The tensors that were left out because they are no part of a text model, grouped by the beginnings of their
+    /// names.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
@@ -448,8 +450,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Joins integers of 8 bits with the tensor of their scales, which has one scale for every line. Integers without
-    /// scales cannot be read.
+    /// Joins every matrix of 8-bit integers with the tensor of its scales, which has one scale for every line. A
+    /// matrix without scales has no numbers that can be read.
     fn scale(&mut self) -> Result<(), CheckpointError> {
         let integers = |entry: &Entry| entry.numbers.is_some() && entry.dtype == Dtype::I8;
         let mut names: Vec<_> =
@@ -484,8 +486,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks that all matrices of `layout` are integers with scales if the model is `quantized`, and that none is
-    /// otherwise.
+    /// If the model is `quantized`, checks that all matrices of `layout` are integers with scales. Otherwise checks
+    /// that none of them is.
     pub(crate) fn check_types(&self, layout: &[TensorSpec], quantized: bool) -> Result<(), CheckpointError> {
         for TensorSpec { name, shape } in layout {
             let (entry, wanted) = (self.find(name)?, quantized && shape.len() == 2);
@@ -510,7 +512,7 @@ impl Checkpoint {
         self.tensors.get(stored).is_some_and(|entry| matches!(entry.numbers, Some(Numbers::Packed(_))))
     }
 
-    /// The type that the tensor `name` has when it is written to a file. Fails if it has no type for weights.
+    /// The type of the tensor `name`, for writing it to a file. Fails if it is not F32, F16 or BF16.
     pub(crate) fn dtype(&self, name: &str) -> Result<DType, CheckpointError> {
         let entry = self.find(name)?;
         match entry.dtype {
@@ -521,8 +523,8 @@ impl Checkpoint {
         }
     }
 
-    /// The name in the files of the tensor `name`: the same name, or the name without the prefix of the
-    /// language-model class.
+    /// The name that the tensor `name` has in the files: the same name, or the name without the prefix of the
+    /// language-model class. `None` if the files have neither.
     pub(crate) fn stored_name<'a>(&self, name: &'a str) -> Option<&'a str> {
         let bare = ["transformer.", "model."].iter().find_map(|prefix| name.strip_prefix(prefix));
         [Some(name), bare].into_iter().flatten().find(|name| self.tensors.contains_key(*name))
@@ -589,7 +591,8 @@ impl Checkpoint {
         }
     }
 
-    /// Hashes type, shape and all bytes of the tensor that is called `stored` in the files. The hash names it `name`.
+    /// Hashes type, shape and all bytes of the tensor that is called `stored` in the files. They are hashed under the
+    /// name `name`.
     pub(crate) fn hash_all(&self, stored: &str, name: &str, hasher: &mut blake3::Hasher) {
         let Some(entry) = self.tensors.get(stored) else { return };
         take(hasher, format!("{name} {} {:?}", entry.dtype, entry.shape).as_bytes());

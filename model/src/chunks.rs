@@ -1,7 +1,7 @@
-//! A prompt is read in chunks of tokens, so that memory does not grow with its square.
+//! A prompt is read in chunks of tokens, so that memory does not grow with the square of its length.
 //!
-//! A policy may evict tokens after every [`KvCache::prefill_chunk`] tokens of the prompt. These chunks change the
-//! text. The chunks chosen here, which may be smaller, do not.
+//! A policy may evict tokens after every [`KvCache::prefill_chunk`] tokens of the prompt. The size of those chunks
+//! changes the generated text. The size of the chunks chosen here, which may be smaller, does not.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -12,15 +12,16 @@ use waggle_mpcache::KvCache;
 use crate::decoder::{Input, Model, Rows};
 use crate::spec::ModelSpec;
 
-/// The number of scores of a layer that are computed together, unless a chunk size is asked for. It bounds memory: a
-/// score takes about 100 bytes in softmax.
+/// The number of scores of a layer that are computed together, unless the caller states a chunk size. It bounds
+/// memory: a score takes about 100 bytes in softmax.
 const SCORES: usize = 1 << 22;
 
-/// The smallest chunk that is chosen by memory. Smaller ones would cost more round trips than they save memory.
+/// The smallest chunk that is chosen to save memory, in tokens. The round trips of smaller ones would cost more than
+/// the saved memory is worth.
 const MIN_CHUNK: usize = 16;
 
 /// The number of tokens in a chunk, for `texts` texts side by side with prompts of `prompt` tokens each: `asked`, or
-/// as many as memory suggests. An encoder reads all tokens in one chunk. Public.
+/// if that is `None`, a number that bounds the memory of a layer. An encoder reads all tokens in one chunk. Public.
 pub fn chunk_size(spec: &ModelSpec, texts: usize, prompt: usize, asked: Option<NonZeroUsize>) -> usize {
     if spec.is_encoder() {
         return prompt.max(1);
@@ -56,7 +57,8 @@ pub fn passes(count: usize, size: usize, evict: Option<usize>) -> usize {
 
 /// Puts the tokens `input`, which follow those in `cache`, through the model in chunks of at most `size` tokens.
 /// Returns the last hidden states that `rows` asks for, as [`Model::forward`] would return them for all tokens at
-/// once. `progress` is called with the number of passes through a layer that are done, and the number of all.
+/// once. `progress` is called with the number of passes through a layer that are done, and the number of all such
+/// passes.
 pub(crate) fn read<E: Engine>(
     engine: &mut E,
     model: &Model<E::Weight>,

@@ -30,8 +30,8 @@ pub(crate) use crate::activation::Activation;
 /// The longest `config.json` or other file of settings that is read.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-/// Refuses the size 0, and sizes beyond those of every published model, so that sums and products of a few sizes stay
-/// far from overflow.
+/// Refuses the size 0 and sizes above `max`, which exceeds the size of every published model. Sums and products of a
+/// few sizes then stay far from overflow.
 pub(crate) fn size(key: &str, value: usize, max: usize) -> Result<(), ConfigError> {
     if value == 0 || value > max { Err(unsupported(key, value, format!("1 to {max}"))) } else { Ok(()) }
 }

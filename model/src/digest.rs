@@ -3,14 +3,14 @@
 use crate::tensor::take;
 use crate::{ConfigError, Error, ModelFiles};
 
-/// The key of the hash, so that no other hash of the same bytes is equal to it.
+/// The context of the hash, which makes it differ from every other hash of the same bytes.
 const CONTEXT: &str = "waggle columns 1, model files";
 
 impl ModelFiles {
     /// A hash of what processes must have in common to compute products together: this program's version, the model's
-    /// shape, and the name, type and shape of every tensor, learned columns included. Of the numbers, all vectors and
-    /// a few places of every larger tensor are hashed. That tells checkpoints apart, but misses damage at other
-    /// places.
+    /// shape, and the name, type and shape of every tensor, those of learned columns and of an adapter included. Of
+    /// the numbers, all vectors and a few places of every larger tensor are hashed. That tells checkpoints apart, but
+    /// misses damage at other places.
     ///
     /// # Errors
     /// If the shape cannot be written as JSON, which does not happen to a shape that was read, or if a file of
@@ -35,7 +35,7 @@ impl ModelFiles {
 mod tests {
     use crate::{Checkpoint, ModelFiles, bundled};
 
-    /// The bundled LLaMA with one byte changed, `back` from the end of its file or in its header.
+    /// The bundled LLaMA with one byte changed: the one at the position that `at` gives for the file's length.
     fn changed(at: impl Fn(usize) -> usize) -> ModelFiles {
         let mut bytes = include_bytes!("../assets/shakespeare-llama/model.safetensors").to_vec();
         let at = at(bytes.len());

@@ -45,7 +45,7 @@ pub enum Error {
         /// Advice on the files that the directory holds, or nothing.
         hint: &'static str,
     },
-    /// A file that was not downloaded.
+    /// A file was not downloaded: there is only a pointer of Git LFS in its place.
     #[error("{}: {}", .0.display(), crate::hints::LFS)]
     Pointer(PathBuf),
     /// No bundled model has this name.
@@ -67,10 +67,10 @@ pub enum Error {
         /// Positions of the model.
         limit: usize,
     },
-    /// A prompt with padding, or a chat with padded answers, under a policy that cannot tell padding from tokens.
+    /// A prompt has padding, or a chat has padded answers, under a policy that cannot tell padding from tokens.
     #[error("padding needs cache policy `full`: `{0}` would choose among tokens that stand for nothing")]
     PaddedPolicy(String),
-    /// A cache policy that the model does not fit.
+    /// The settings of a cache policy do not fit the model.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The policy ranks tokens by learned scores, but the model gives none.
@@ -89,7 +89,7 @@ pub enum Error {
         "every layer of the model sees a window of the latest tokens alone, which cache policy `{0}` cannot prune"
     )]
     WindowedPolicy(String),
-    /// A cache policy was asked for a model in which several layers read the keys and values of one.
+    /// A cache policy was asked for a model in which layers read the keys and values of other layers.
     #[error(
         "layers of the model read the keys and values of others, which cache policy `{0}` would prune: take `full`"
     )]
@@ -100,10 +100,10 @@ pub enum Error {
         /// What was asked of the encoder.
         what: &'static str,
     },
-    /// An image for a model of texts.
+    /// An image was given to a model of texts.
     #[error("the model reads texts, and no images")]
     NoImages,
-    /// A text for a model of images.
+    /// A text was given to a model of images.
     #[error("the model reads images, and no texts")]
     NoTexts,
     /// The number of tokens is not that of an image.
@@ -114,7 +114,7 @@ pub enum Error {
         /// The number asked for.
         got: usize,
     },
-    /// A pixel that is not finite, or too large for fixed point.
+    /// A pixel is not finite, or is too large for fixed point.
     #[error("a pixel is {value}, and at most {} in magnitude is computed", crate::MAX_IMAGE_VALUE)]
     ImageValue {
         /// The value of the pixel.
@@ -126,7 +126,7 @@ pub enum Error {
         Some(at) => format!("a second text begins at token {at} of {tokens}"),
     })]
     Second {
-        /// The place of its first token; `None` if the model reads one text only.
+        /// The place of the second text's first token; `None` if the model reads one text only.
         at: Option<usize>,
         /// Tokens of the prompt.
         tokens: usize,
@@ -155,7 +155,7 @@ pub enum Error {
     Draft {
         /// The number asked for.
         got: usize,
-        /// The largest number.
+        /// The largest number of guesses.
         limit: usize,
     },
     /// Passes are expected to keep less than one token, or more tokens than they read.
@@ -163,23 +163,23 @@ pub enum Error {
     DraftRate {
         /// The expected number of tokens.
         rate: f64,
-        /// The largest number.
+        /// The largest number of tokens that a pass can keep.
         most: usize,
     },
-    /// The hooks of a generation want to keep a number of tokens that a pass cannot give.
+    /// The hooks of a generation want to keep a number of tokens that the pass cannot give.
     #[error("a pass that gives 1 to {most} tokens cannot keep {got}")]
     DraftKept {
         /// The number of tokens to keep.
         got: usize,
-        /// The largest number.
+        /// The largest number of tokens that the pass can give.
         most: usize,
     },
-    /// The model of a draft has another vocabulary.
+    /// The small model that makes guesses has a vocabulary of another size than the server's model.
     #[error("the model of the draft has {got} words, and the server's has {expected}")]
     DraftVocabulary {
-        /// Words of the small model.
+        /// The size of the small model's vocabulary.
         got: usize,
-        /// Words of the server's model.
+        /// The size of the vocabulary of the server's model.
         expected: usize,
     },
     /// Several texts side by side were combined with something that only a single text can have.
@@ -190,7 +190,7 @@ pub enum Error {
         /// What several texts cannot have.
         what: String,
     },
-    /// The number of sources of tokens is not that of the texts.
+    /// The number of sources of tokens is not the number of texts.
     #[error("{got} sources of tokens for {expected} texts")]
     Sources {
         /// The number of texts.
@@ -206,7 +206,7 @@ pub enum Error {
         /// Tokens of the prompt.
         prompt: usize,
     },
-    /// The generation was given up, see [`Hooks::go_on`](crate::Hooks::go_on).
+    /// The caller gave the generation up, see [`Hooks::go_on`](crate::Hooks::go_on).
     #[error("the session was given up")]
     Abandoned,
     /// There is no prompt token, or no token to generate.
@@ -218,7 +218,7 @@ pub enum Error {
         /// The choice that needs logits.
         what: &'static str,
     },
-    /// A sampling parameter outside its range.
+    /// A sampling parameter is outside its range.
     #[error("sampling: {what} = {value} is outside {range}")]
     Sampling {
         /// The parameter.

@@ -1,4 +1,4 @@
-//! A model as it lies on disk, or in this program.
+//! A model as its files lie on disk or in this program.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ struct Bundled {
     learned: Option<&'static [u8]>,
 }
 
-/// A file under `assets`.
+/// The bytes of a file under `assets`.
 macro_rules! asset {
     ($($part:literal),*) => {
         include_bytes!(concat!("../assets/", $($part),*)) as &[u8]
@@ -111,7 +111,7 @@ static SHAPES: &[(&[&str], &[u8])] = &[
     (&["smollm2-135m", "huggingfacetb/smollm2-135m"], asset!("shapes/smollm2-135m.json")),
 ];
 
-/// Texts and files of queries for studies, by the names of the files.
+/// Bundled texts and files of queries, for studies. Each has the name of its file.
 static TEXTS: &[(&str, &[u8])] = &[
     ("tinystories.json", asset!("text/tinystories.json")),
     ("tinyshakespeare.txt", asset!("text/tinyshakespeare.txt")),
@@ -147,8 +147,8 @@ impl ModelSpec {
     }
 }
 
-/// The text of a `config.json`, or of the one in a directory. Its end tokens are those of the
-/// `generation_config.json` beside it, if there is one. The notes are on this file.
+/// The text of a `config.json`, and notes for the user. `path` is that file or its directory. If there is a
+/// `generation_config.json` beside it, the text has the end tokens of that file, and the notes are on that file.
 fn config(path: &Path) -> Result<(Vec<u8>, Vec<String>), Error> {
     let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     if path.is_dir() && !file.exists() {
@@ -193,7 +193,7 @@ pub fn bundled_names() -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().filter(|_| cfg!(feature = "bundled"))
 }
 
-/// Whether a bundled model is called `name`, be it in this program or not.
+/// Whether a bundled model is called `name`, even if this program was built without its weights.
 pub fn is_bundled(name: &str) -> bool {
     NAMES.contains(&name)
 }
@@ -210,8 +210,8 @@ pub fn shape_names() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|(names, _)| names[0])
 }
 
-/// The file `file` of the bundled model `name`, which is `config.json`, `model.safetensors` or `tokenizer.json`.
-/// `None` without the feature `bundled`.
+/// The file `file` of the bundled model `name`, where `file` is `config.json`, `model.safetensors` or
+/// `tokenizer.json`. `None` without the feature `bundled`.
 pub fn bundled_file(name: &str, file: &str) -> Option<&'static [u8]> {
     let model = BUNDLED.iter().find(|model| model.name == name)?;
     match file {
@@ -232,7 +232,7 @@ pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
     TEXTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The tokenizer of the directory of a model, if it has one, as a `tokenizer.json`.
+/// The tokenizer in the directory of a model, as one `tokenizer.json`; `None` if there is none.
 pub fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
     Ok(Published::open(dir)?.json)
 }

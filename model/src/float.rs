@@ -7,7 +7,7 @@ use waggle_mpcache::{KvCache, PolicySpec};
 use crate::generate::{GenerateOptions, Generation, Next, NoHooks, generate, generate_with};
 use crate::{Error, Input, Model, ModelFiles};
 
-/// A model on the engine that sees its values, in f32.
+/// A model on the plaintext engine, which computes in f32.
 pub type FloatModel = Model<FloatWeight>;
 
 impl FloatModel {
@@ -19,7 +19,7 @@ impl FloatModel {
         Model::load_for(policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))
     }
 
-    /// The model of `files` with a scoring head of zeros, to fit one.
+    /// The model of `files` with a scoring head of zeros, so that a real one can be fitted.
     ///
     /// # Errors
     /// The errors of [`Model::load_to_fit`].
@@ -40,7 +40,7 @@ impl FloatModel {
         generate(&mut Float::default(), self, prompt, options, next, &mut NoHooks)
     }
 
-    /// [`generate_with`] in the clear. Also returns [`Float::close_choices`].
+    /// [`generate_with`] in the clear. Also returns the number of choices that [`Float::close_choices`] counts.
     ///
     /// # Errors
     /// The errors of [`generate_with`].

@@ -39,8 +39,8 @@ pub fn generate<E: Select>(
 }
 
 /// [`generate`] on the caller's `cache`, whose policy replaces `options.policy`. If the cache holds tokens, `prompt`
-/// is read after them. The last token of a generation was not read, so it must begin the next prompt. Policies see
-/// later prompts as several tokens that come together.
+/// is read after them. The last token of a generation was not read, so it must begin the next prompt. To a policy, a
+/// later prompt is not a prompt, but several new tokens that come together.
 pub fn generate_with<E: Engine>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -81,17 +81,17 @@ struct Run<'a, 'n, E: Engine> {
     out: Generation,
 }
 
-/// A text as the client knows it; on the server, nothing.
+/// What the client knows of a text. Empty on the server.
 #[derive(Default)]
 struct Text {
-    /// The ids of the prompt without padding, and then all tokens that were picked. The last of these may not be
-    /// kept.
+    /// The ids of the prompt without padding, and then all tokens that were picked. The last of these may be tokens
+    /// that no pass has kept yet.
     ids: Vec<u32>,
     /// The number of tokens of the prompt without padding.
     words: usize,
     /// The tokens of the text's answer so far.
     tokens: Vec<u32>,
-    /// The noise on the logits of each token to come, as far as it has been drawn.
+    /// The noise on the logits of coming tokens, one vector for each token whose noise has been drawn.
     noise: VecDeque<Vec<f32>>,
     /// Whether the text has ended. It goes on all the same, so that nobody sees it end.
     over: bool,
@@ -225,7 +225,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         self.out
     }
 
-    /// Runs the pass and returns those of its last hidden states that are needed.
+    /// Runs the pass and returns the last hidden states of the rows that are needed.
     fn read(&mut self) -> Result<E::Tensor, Error> {
         let asked = self.options.all_positions || self.cache.wants_scores() == Some(ScoreSource::Surprisal);
         let wanted = if asked || self.drafted > 0 { Rows::All } else { Rows::Last };
@@ -235,8 +235,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         hidden.ok_or(Error::Nothing)
     }
 
-    /// Opens to the client what it learns of `hidden`, which has `rows` rows of each text. Picks the tokens after row
-    /// `first` of each text.
+    /// Opens to the client the logits or the tokens that it learns from `hidden`, which has `rows` rows for each
+    /// text. Picks each text's tokens from the row `first` on.
     fn reveal(&mut self, hidden: &E::Tensor, rows: usize, first: usize) -> Result<Revealed, Error> {
         let wanted = rows - first;
         let noise = match self.options.reveal {
@@ -310,7 +310,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         sampled.then_some(all)
     }
 
-    /// The number of tokens that are kept, of those that the pass gives.
+    /// The number of tokens of the pass that are kept. `right` is the number of tokens that the pass gives, if this
+    /// party knows it.
     fn agree_to_keep(&mut self, right: Option<usize>) -> Result<usize, Error> {
         if self.drafted == 0 {
             return Ok(1);
@@ -343,8 +344,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         Ok(self.hooks.agree_to_stop(self.engine, ended)?)
     }
 
-    /// Makes the next input: the last known token and guesses after it, when `left` tokens are to come. No position
-    /// is read beyond the one that gives the last of these.
+    /// Makes the input of the next pass: the last known token and guesses after it. `left` is the number of tokens
+    /// that are still to come. No position is read beyond the one that gives the last of these.
     fn feed_after(&mut self, left: usize) -> Result<(), Error> {
         let drafted = self.options.draft.map_or(0, Drafts::tokens).min(left - 1);
         let count = 1 + drafted;

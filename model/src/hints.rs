@@ -1,4 +1,4 @@
-//! Hints for models that are published in another form: what they are, and what to do.
+//! Hints on files in a form that is not read here: what they are, and what to do about them.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub(crate) fn of_directory(dir: &Path) -> &'static str {
     }
 }
 
-/// Advice on the directory `dir` of an adapter without weights that are read; empty if nothing is known.
+/// Advice on the directory `dir` of an adapter, in which no weights were found; empty if nothing is known.
 pub(crate) fn of_adapter(dir: &Path) -> &'static str {
     match dir.join("adapter_model.bin").exists() {
         true => {
@@ -55,7 +55,8 @@ pub(crate) fn of_adapter(dir: &Path) -> &'static str {
     }
 }
 
-/// Advice on the tensor `missing` of a checkpoint that has tensors of the names `there`; empty if nothing is known.
+/// Advice on the tensor `missing`, for a checkpoint that has the tensors `there` in its place; empty if nothing is
+/// known.
 pub(crate) fn of_tensors<'n>(missing: &str, there: impl Iterator<Item = &'n str>) -> String {
     let matrix = missing.strip_suffix("weight");
     for name in there {
@@ -74,7 +75,8 @@ pub(crate) fn of_tensors<'n>(missing: &str, there: impl Iterator<Item = &'n str>
     String::new()
 }
 
-/// What torch.compile, DataParallel, FSDP and PEFT put in front of the names of a model that they wrap.
+/// The prefixes that torch.compile, DataParallel, FSDP and PEFT put before the names of tensors when they wrap a
+/// model.
 const WRAPPED: [&str; 4] = ["_orig_mod.", "module.", "_fsdp_wrapped_module.", "base_model.model."];
 
 /// Advice on `name`, which is no model on this machine; empty if nothing is known.

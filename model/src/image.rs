@@ -2,10 +2,10 @@
 
 use ndarray::{Array2, ArrayView3};
 
-/// The numbers of a pixel: red, green and blue.
+/// The number of values of a pixel: red, green and blue.
 pub const CHANNELS: usize = 3;
 
-/// Largest magnitude of a number of a pixel. Programs normalise pixels to a few units.
+/// Largest magnitude of a pixel's value. Programs normalise these values to a few units.
 pub const MAX_IMAGE_VALUE: f32 = 64.0;
 
 /// The shape of the images that a model reads: squares, cut into square patches. Public.
@@ -13,7 +13,7 @@ pub const MAX_IMAGE_VALUE: f32 = 64.0;
 pub struct ImageShape {
     /// The length of a side of the image, in pixels.
     pub side: usize,
-    /// The length of a side of a patch, in pixels. It divides that of the image.
+    /// The length of a side of a patch, in pixels. It divides the length of a side of the image.
     pub patch: usize,
 }
 
@@ -28,7 +28,7 @@ impl ImageShape {
         1 + (self.side / self.patch).pow(2)
     }
 
-    /// The patches of `pixels` (color, row, column), one row of patches after another. Each patch has its red numbers
+    /// The patches of `pixels` (color, row, column), one row of patches after another. Each patch has its red values
     /// first, then its green and its blue ones. `None` if `pixels` is no image of this shape.
     pub fn patches(self, pixels: ArrayView3<f32>) -> Option<Array2<f32>> {
         let ImageShape { side, patch } = self;

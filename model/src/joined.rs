@@ -74,7 +74,7 @@ impl MatrixSource for Beside {
     }
 }
 
-/// A matrix that is stored by columns, above a diagonal matrix: the inputs of the first come first.
+/// A matrix that is stored by columns, with a diagonal matrix below it. The inputs of the upper matrix come first.
 #[derive(Debug)]
 pub(crate) struct Above {
     pub(crate) first: Arc<dyn MatrixSource>,
@@ -109,8 +109,8 @@ impl MatrixSource for Above {
     }
 }
 
-/// A diagonal matrix, which multiplies each input by its gain. If it is centred, the mean of the outputs is taken
-/// away.
+/// A diagonal matrix, which multiplies each input by its gain. If it is centred, the mean of the outputs is
+/// subtracted from each output.
 #[derive(Debug)]
 pub(crate) struct Diagonal {
     pub(crate) gain: Array1<f32>,
@@ -118,7 +118,7 @@ pub(crate) struct Diagonal {
 }
 
 impl Diagonal {
-    /// Reads entries of a column.
+    /// Reads the entries of a column from the row `from` on.
     fn read(&self, column: usize, from: usize, out: &mut [f32]) {
         let share = if self.centred { 1.0 / self.gain.len().max(1) as f32 } else { 0.0 };
         for ((out, gain), row) in out.iter_mut().zip(self.gain.iter().skip(from)).zip(from..) {
@@ -127,7 +127,7 @@ impl Diagonal {
     }
 }
 
-/// A matrix in memory, of which columns are read.
+/// A matrix in memory that is read column by column.
 #[derive(Debug)]
 pub(crate) struct ByColumns(pub(crate) Array2<f32>);
 

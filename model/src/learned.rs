@@ -1,12 +1,12 @@
 //! Learned scores of tokens: further columns of the matrix of query, key and value, from a file beside the
 //! checkpoint.
 //!
-//! A policy such as `kvzap` ranks tokens by a linear function of the hidden state. Its columns stand in the matrix
-//! that gives query, key and value, so that they cost no exchange. They are read from [`LEARNED_FILE`] in the model's
-//! directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value heads, width), to be applied to the
-//! hidden state as its norm returns it, before gain and shift. Where attention reads a state without a norm (OLMo 2),
-//! a norm is computed for the scores alone. The tensor `checkpoint` holds the 32 bytes of a hash of the checkpoint to
-//! which the columns were fitted.
+//! A policy such as `kvzap` ranks tokens by a linear function of the hidden state. The columns of this function stand
+//! in the matrix that gives query, key and value, so that they cost no exchange. They are read from [`LEARNED_FILE`]
+//! in the model's directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value heads, width), to be
+//! applied to the hidden state as its norm returns it, before gain and shift. Where attention reads a state without a
+//! norm (OLMo 2), a norm is computed for the scores alone. The tensor `checkpoint` holds the 32 bytes of a hash of
+//! the checkpoint to which the columns were fitted.
 
 use std::path::Path;
 
@@ -17,13 +17,13 @@ use crate::checkpoint::{Beside, LEARNED_FILE};
 use crate::store::{DType, write_safetensors};
 use crate::{Checkpoint, CheckpointError, Error, ModelSpec, TensorSpec};
 
-/// The key of the hash of a checkpoint, so that no other hash of the same bytes is equal to it.
+/// The context of the hash of a checkpoint, which makes it differ from every other hash of the same bytes.
 const CONTEXT: &str = "waggle learned columns 1, checkpoint";
 
 /// The name of the tensor with the hash of the checkpoint.
 const HASH: &str = "checkpoint";
 
-/// Columns that a model has beside those of query, key and value.
+/// The columns of learned scores that a model has beside those of query, key and value.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Columns {
     /// None.
@@ -36,7 +36,7 @@ pub(crate) enum Columns {
 }
 
 impl Columns {
-    /// The number of columns in a layer of `kv_heads` heads.
+    /// The number of these columns in a layer of `kv_heads` key/value heads.
     pub(crate) fn count(&self, kv_heads: usize) -> usize {
         if matches!(self, Columns::None) { 0 } else { kv_heads }
     }
@@ -97,9 +97,9 @@ impl Checkpoint {
     /// The learned columns of this checkpoint of the model `spec`.
     ///
     /// # Errors
-    /// [`CheckpointError::NoLearned`] without a file. Other errors name the tensor: if it is missing, has another
-    /// shape, is not finite or is unknown, or if its columns give larger scores than policies take or were fitted to
-    /// another checkpoint.
+    /// [`CheckpointError::NoLearned`] without a file, and [`CheckpointError::OtherLearned`] for columns that were
+    /// fitted to another checkpoint. Other errors name a tensor that is missing or unknown, has another shape, is not
+    /// finite, or gives larger scores than policies take.
     pub(crate) fn learned(&self, spec: &ModelSpec) -> Result<Vec<Array2<f32>>, CheckpointError> {
         let Some(file) = self.beside()? else {
             let file = match &self.beside {

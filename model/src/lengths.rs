@@ -11,7 +11,7 @@ pub struct Lengths {
     pub tokens: usize,
 }
 
-/// The shortest bucket.
+/// The shortest bucket, in tokens.
 const SHORTEST: usize = 16;
 
 /// The length that stands for `tokens` tokens where lengths are hidden: the next power of two, at least 16.

@@ -93,7 +93,7 @@ pub(crate) enum Number {
     F32,
     /// 16 bits, IEEE.
     F16,
-    /// The upper half of 32 bits.
+    /// 16 bits: the upper half of an IEEE number of 32 bits.
     Bf16,
     /// A byte, for masks.
     U8,
@@ -173,12 +173,12 @@ impl Number {
     }
 }
 
-/// Signed bytes times `by`.
+/// Multiplies the signed bytes `bytes` by `by`, into `out`.
 fn scale(bytes: &[u8], by: f32, out: &mut [f32]) {
     wide(|| out.iter_mut().zip(bytes).for_each(|(out, b)| *out = f32::from(*b as i8) * by));
 }
 
-/// Converts numbers of 16 bits, IEEE, in little-endian bytes.
+/// Converts IEEE numbers of 16 bits, in little-endian bytes, to f32.
 fn widen(bytes: &[u8], out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if Cpu::get().has(Feature::Avx2) {
@@ -212,9 +212,9 @@ fn widen_f16c(bytes: &[u8], out: &mut [f32]) {
 /// vectorise.
 #[inline(always)]
 fn widened(bits: u16) -> f32 {
-    /// The difference between the exponents of the two formats, shifted to the exponent's place.
+    /// The difference between the exponents of the two formats, at the exponent's place in 32 bits.
     const EXPONENT: u32 = (127 - 15) << 23;
-    /// The value of a 1 in the last place where the exponent is 0.
+    /// The value of the lowest bit in the format of 16 bits, where the exponent is 0.
     const LEAST: f32 = f32::from_bits((127 - 24) << 23);
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
     let normal = (rest << 13) + EXPONENT;
@@ -250,8 +250,8 @@ impl Numbers {
         Numbers::Plain(Plain { piece, number, scales: None })
     }
 
-    /// These signed bytes, divided into lines of one length, one for each of the `scales`. Each byte is multiplied by
-    /// the scale of its line.
+    /// These signed bytes with a scale for each line: they consist of as many lines of equal length as there are
+    /// `scales`, and each byte is multiplied by the scale of its line.
     pub(crate) fn scaled(self, scales: Arc<[f32]>) -> Self {
         match self {
             Numbers::Plain(plain) => {
@@ -301,7 +301,7 @@ impl Numbers {
     }
 
     /// The `count` numbers from `from` on in their stored form, if they have 16 bits, or if they have 8 bits and lie
-    /// in one line with a scale. Panics if there are fewer numbers.
+    /// in one line with a scale; otherwise `None`. Panics if there are fewer numbers.
     pub(crate) fn narrow(&self, from: usize, count: usize) -> Option<Narrow<'_>> {
         match self {
             Numbers::Plain(plain) => plain.narrow(from, count),
@@ -319,8 +319,9 @@ impl Numbers {
     }
 }
 
-/// Divides `out` into lines of `length` numbers, where its first number has the index `from` in the tensor. Calls
-/// `read` for each part with its line, the place in the line at which it begins, and the part.
+/// Divides `out` into parts that lie in one line each. Lines have `length` numbers, and the first number of `out` has
+/// the index `from` in the tensor. Calls `read` for each part with its line, the place in the line at which the part
+/// begins, and the part.
 fn by_line(length: usize, from: usize, out: &mut [f32], read: impl Fn(usize, usize, &mut [f32])) {
     let (mut at, mut out) = (from, out);
     while !out.is_empty() {

@@ -15,13 +15,13 @@ use crate::checkpoint::SCALE;
 use crate::style::{Norms, Style};
 use crate::{Checkpoint, CheckpointError, ModelSpec, TensorSpec};
 
-/// The key of the hash of a part, so that no other hash of the same bytes is equal to it.
+/// The context of the hash of a part, which makes it differ from every other hash of the same bytes.
 const CONTEXT: &str = "waggle public part 1";
 
 /// A part of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelPart {
-    /// All tables: the embedding of words, and that of positions if they have one.
+    /// All tables: the embedding of words, and that of positions if there is one.
     Embedding,
     /// A layer, with its norms.
     Layer(usize),
@@ -39,7 +39,7 @@ impl fmt::Display for ModelPart {
     }
 }
 
-/// Parts of a model that cannot be public, or ranks that cannot be disclosed.
+/// Why parts of a model cannot be public, or ranks cannot be disclosed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartsError {
@@ -75,13 +75,13 @@ pub enum PartsError {
     Learned,
 }
 
-/// A name as a message shows it. A peer may have sent it.
+/// How a message shows `name`, which a peer may have sent.
 fn shown(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_graphic()).take(64).collect()
 }
 
-/// The parts of a model that both parties have. As a text: `embedding,head,layers=0-3`, or `all`, or the empty text
-/// if there are none.
+/// The parts of a model that both parties have. They are written as `embedding,head,layers=0-3`, as `all`, or as the
+/// empty text if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Parts {
@@ -174,8 +174,8 @@ impl From<Parts> for String {
 pub struct Disclosed {
     /// The public parts.
     pub parts: Parts,
-    /// By the published name of a matrix in a layer, such as `self_attn.q_proj`, the rank of its adapter: the server
-    /// adds a product of two thin matrices of this rank to the matrix in every layer.
+    /// For each published name of a matrix in a layer, such as `self_attn.q_proj`, the rank of its adapter: in every
+    /// layer, the server adds a product of two thin matrices of this rank to the matrix.
     pub ranks: BTreeMap<String, usize>,
 }
 
@@ -279,7 +279,7 @@ impl PartDigests {
         self
     }
 
-    /// Empty digests, of a model of `layers` layers of which only the shape is known.
+    /// Empty digests for a model of `layers` layers, if only its shape is known.
     pub fn unknown(layers: usize) -> Self {
         let digest = "0".repeat(64);
         PartDigests { embedding: digest.clone(), head: digest.clone(), layers: vec![digest; layers] }

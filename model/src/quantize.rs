@@ -32,8 +32,8 @@ const BESIDE: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "
 ///
 /// # Errors
 /// [`Error::Config`] and [`Error::Checkpoint`] for a model that cannot be used, or has 8 bits already, and
-/// [`Error::File`] for files that cannot be written, also if both directories are the same, because the original
-/// would be lost.
+/// [`Error::File`] for files that cannot be written. [`Error::File`] is also the answer if both directories are the
+/// same, because the original would be lost.
 pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Result<ModelSpec, Error> {
     let ModelFiles { spec, checkpoint, config, tokenizer, .. } = files;
     checkpoint.check_all(spec)?;
@@ -111,7 +111,7 @@ pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Resu
     Ok(spec)
 }
 
-/// The scale of a line. If all entries are too small for a scale, they become 0 with any scale.
+/// The scale of a line. If the entries are too small for a scale of their own, any scale will do, as they become 0.
 fn scale(line: &[f32]) -> f32 {
     let scale = line.iter().fold(0f32, |most, w| most.max(w.abs())) / MOST;
     if scale.is_normal() { scale } else { 1.0 }

@@ -11,18 +11,19 @@ use crate::config::{RopeConfig, RopeScaling};
 /// Frequencies of a rotary embedding, one for each pair of coordinates.
 pub(crate) struct Rope {
     frequencies: Vec<f32>,
-    /// The number of positions beyond which texts have other frequencies, and these frequencies.
+    /// If long texts have frequencies of their own: the number of positions beyond which a text is long, and these
+    /// frequencies.
     long: Option<(usize, Vec<f32>)>,
     /// The factor by which sines and cosines are multiplied.
     factor: f32,
     apart: usize,
 }
 
-/// Cosines and sines of the angles, (count, pairs) each.
+/// Cosines and sines of the angles, each (positions, pairs of coordinates).
 pub(crate) struct Angles {
     pub(crate) cos: Array2<f32>,
     pub(crate) sin: Array2<f32>,
-    /// The distance of the two coordinates of a pair.
+    /// The distance between the two coordinates of a pair.
     apart: usize,
 }
 
@@ -43,8 +44,8 @@ impl Rope {
 
     /// The angles of the `count` positions that come next in `cache`.
     ///
-    /// If long texts have frequencies of their own, the length of the whole text decides. This length is public and
-    /// was stated before the first token, so cached keys keep their angles.
+    /// If long texts have frequencies of their own, the length of the whole text decides which frequencies are used.
+    /// This length is public and was stated before the first token, so cached keys keep their angles.
     pub(crate) fn of<E: Engine>(&self, cache: &KvCache<E>, count: usize) -> Angles {
         let start = cache.tokens();
         let text = cache.text().unwrap_or(start + count);
@@ -70,8 +71,8 @@ impl Angles {
     }
 }
 
-/// Turns queries or keys (count, heads, head_dim): of each head the first pairs of coordinates, one pair for each
-/// angle.
+/// Turns queries or keys (count, heads, head_dim). In each head, the first pairs of coordinates turn, one pair for
+/// each angle.
 pub(crate) fn turn<E: Engine>(
     engine: &mut E,
     x: &E::Tensor,
@@ -90,7 +91,8 @@ pub(crate) fn turn<E: Engine>(
     })
 }
 
-/// The frequencies for heads of `head_dim`, stretched by `scaling` as in long texts or as in others.
+/// The frequencies for heads of `head_dim`, stretched by `scaling`: those of long texts if `long` is true, and
+/// otherwise those of other texts.
 fn frequencies(config: &RopeConfig, head_dim: usize, scaling: &RopeScaling, long: bool) -> Vec<f32> {
     let turned = config.turned(head_dim);
     let whole = if matches!(scaling, RopeScaling::Proportional { .. }) { head_dim } else { turned } as f64;
@@ -98,15 +100,15 @@ fn frequencies(config: &RopeConfig, head_dim: usize, scaling: &RopeScaling, long
     plain.enumerate().map(|(i, w)| scaling.stretch(i, w, long) as f32).collect()
 }
 
-/// The frequencies that programs may have stored beside the weights: the stretched ones, or from older programs the
-/// unstretched ones.
+/// The frequencies that a program may have stored beside the weights: the stretched ones, or if the program is older,
+/// the unstretched ones.
 pub(crate) fn stored(config: &RopeConfig, head_dim: usize) -> Vec<Vec<f32>> {
     let of = |scaling: &RopeScaling| frequencies(config, head_dim, scaling, false);
     vec![of(&config.rope_scaling), of(&RopeScaling::None)]
 }
 
 impl RopeScaling {
-    /// Stretches `w`, the frequency of pair `i`.
+    /// Stretches `w`, the frequency of pair `i`, as in long texts if `long` is true.
     fn stretch(&self, i: usize, w: f64, long: bool) -> f64 {
         match self {
             RopeScaling::None => w,

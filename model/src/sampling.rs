@@ -49,8 +49,9 @@ impl Sampler {
         }
     }
 
-    /// Refuses a sampler that cannot work with what the client learns by `reveal`. If it learns tokens alone, these
-    /// come from logits without the cap, which matters for a model whose logits are `capped`.
+    /// Refuses a sampler that cannot work with the outputs that `reveal` gives the client. If these are tokens alone,
+    /// they come from logits without the model's cap. So no temperature is possible for a model whose logits are
+    /// `capped`.
     ///
     /// # Errors
     /// [`Error::NeedsLogits`].
@@ -80,7 +81,7 @@ impl Sampler {
     }
 }
 
-/// A Gumbel variable of uniform bits.
+/// A Gumbel variable that is made of uniform bits.
 fn gumbel(bits: u64) -> f64 {
     let u = ((bits >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
     -(-(-u).ln_1p()).ln()

@@ -15,7 +15,7 @@ use crate::style::{Positions, Style};
 use crate::tensor::TensorSpec;
 use crate::{Error, forms, hints};
 
-/// Makes one type of the configurations of all families.
+/// Declares one type for the configurations of all families.
 macro_rules! specs {
     ($($module:ident, $name:ident, $config:ident, $tag:literal;)+) => {
         $(pub use crate::families::$module::$config;)+
@@ -32,7 +32,7 @@ macro_rules! specs {
         }
 
         impl ModelConfig {
-            /// The style of a configuration that makes a model.
+            /// Checks the configuration and returns the style that follows from it.
             fn checked(&self) -> Result<Style, ConfigError> {
                 match self {
                     $(ModelConfig::$name(config) => {
@@ -184,7 +184,8 @@ impl ModelSpec {
         self.style.hidden
     }
 
-    /// Whether the model reads a text at once, gives logits of classes or of a masked word, and does not write.
+    /// Whether the model is an encoder: it reads a whole text at once, gives logits of classes or of a masked word,
+    /// and writes no text.
     pub fn is_encoder(&self) -> bool {
         self.style.encoder.is_some()
     }
@@ -194,7 +195,8 @@ impl ModelSpec {
         self.style.encoder.as_ref().map(|encoder| encoder.labels.clone()).filter(|labels| !labels.is_empty())
     }
 
-    /// Whether each class is decided by itself, so that its probability is the sigmoid of its logit.
+    /// Whether each class is decided independently of the others, so that its probability is the sigmoid of its
+    /// logit.
     pub fn is_multi_label(&self) -> bool {
         self.style.encoder.as_ref().is_some_and(|encoder| encoder.multi_label)
     }
@@ -204,7 +206,7 @@ impl ModelSpec {
         self.style.masked().is_some()
     }
 
-    /// The id of padding, if an encoder's positions do not count it. They begin after this id.
+    /// The id of padding, if an encoder gives padding no position. The encoder's positions begin after this id.
     pub fn uncounted(&self) -> Option<u32> {
         match self.style.positions {
             Positions::Learned { offset } if self.is_encoder() => offset.checked_sub(1).map(|id| id as u32),
@@ -229,9 +231,9 @@ impl ModelSpec {
         self.style.max_positions
     }
 
-    /// [`max_positions`](Self::max_positions) for a text whose length was stated to be `text` positions before its
-    /// first token. Longer texts may have another embedding of positions: to become longer, the text would have to be
-    /// read again.
+    /// [`max_positions`](Self::max_positions) for a text that was stated to have `text` positions before its first
+    /// token was read. If texts beyond a certain length have another embedding of positions, a text that was stated
+    /// to be shorter cannot grow beyond that length: it would have to be read again.
     pub fn max_positions_of(&self, text: Option<usize>) -> usize {
         match (self.style.short_text(), text) {
             (Some(short), Some(text)) if text <= short => short,
@@ -275,7 +277,7 @@ impl ModelSpec {
         Ok(policy.check(layers.pruned(), layers.pruned_heads())?)
     }
 
-    /// Refuses the cache policy `policy`, which prunes, if layers of the model read the keys and values of others.
+    /// Refuses the pruning cache policy `policy` if layers of the model read the keys and values of other layers.
     ///
     /// # Errors
     /// [`Error::SharedPolicy`].

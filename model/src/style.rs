@@ -16,7 +16,7 @@ pub(crate) struct Style {
     pub(crate) names: Names,
     /// The heads of the attention of each layer.
     pub(crate) heads: Vec<HeadShape>,
-    /// The kind of values of each layer.
+    /// How the values of each layer's attention are made.
     pub(crate) values: Vec<Values>,
     /// The length of a vector of the residual stream.
     pub(crate) hidden: usize,
@@ -59,9 +59,9 @@ pub(crate) struct Style {
     pub(crate) tied: bool,
     /// The factor by which embeddings are multiplied, if there is one.
     pub(crate) embedding_scale: Option<f32>,
-    /// The factor of everything that attention and MLP add to the residual stream.
+    /// The factor by which everything that attention and MLP add to the residual stream is multiplied.
     pub(crate) residual_scale: f32,
-    /// The factor of logits.
+    /// The factor by which logits are multiplied.
     pub(crate) logit_scale: f32,
     /// Whether matrices are stored as integers of 8 bits with scales.
     pub(crate) quantized: bool,
@@ -86,17 +86,17 @@ pub(crate) struct Sizes {
     pub(crate) activation: Activation,
 }
 
-/// Embeddings by layer: each token has a vector for every layer, made of its id and of its embedding. Behind the MLP,
-/// a layer multiplies this vector by factors that it computes from its state.
+/// Embeddings by layer: each token has a vector for every layer, made of its id and of its embedding. After its MLP,
+/// a layer multiplies its vector by factors that it computes from the token's state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByLayer {
     /// The length of the vector of one layer.
     pub(crate) width: usize,
-    /// The table of ids, with the vectors of all layers side by side.
+    /// The name of the table with a row for each id, which has the vectors of all layers side by side.
     pub(crate) table: &'static str,
-    /// The matrix that turns an embedding into vectors for all layers.
+    /// The name of the matrix that turns an embedding into vectors for all layers.
     pub(crate) projection: &'static str,
-    /// The norm of each vector that the projection gives.
+    /// The name of the norm of each vector that this matrix gives.
     pub(crate) norm: &'static str,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Encoder {
     pub(crate) image: Option<ImageShape>,
     /// The names of the classes whose logits the model gives. Empty if it gives the logits of a masked word.
     pub(crate) labels: Vec<String>,
-    /// Whether each class is decided by itself.
+    /// Whether each class is decided independently of the others.
     pub(crate) multi_label: bool,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Encoder {
 pub(crate) enum Pooled {
     Tanh,
     Relu,
-    /// The mask's, before a norm and the embedding.
+    /// The function of the mask's state; a norm and the embedding follow.
     Masked(Masked),
 }
 
@@ -137,13 +137,14 @@ pub(crate) struct Masked {
 /// Where the norms of a layer stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Norms {
-    /// x + f(norm(x)), for attention and then for the MLP.
+    /// x + f(norm(x)), where f is attention and then the MLP.
     Before,
-    /// x + norm(f(x)).
+    /// x + norm(f(x)), where f is attention and then the MLP.
     After,
-    /// x + norm(f(norm(x))).
+    /// x + norm(f(norm(x))), where f is attention and then the MLP.
     Both,
-    /// norm(x + f(x)), as in the first transformers. The embedding has a norm as well.
+    /// norm(x + f(x)), where f is attention and then the MLP, as in the first transformers. The embedding has a norm
+    /// as well.
     Around,
     /// x + attention(norm(x)) + mlp(norm'(x)), where the two norms may be one.
     Parallel,
@@ -154,9 +155,9 @@ pub(crate) enum Norms {
 pub(crate) enum Norm {
     /// Root mean square, with a gain.
     Rms,
-    /// Root mean square, with a gain of which 1 less is published.
+    /// Root mean square, with a gain. The published number is the gain minus 1.
     RmsLessOne,
-    /// A layer norm: with mean, gain and shift.
+    /// A layer norm, which subtracts the mean, with gain and shift.
     Layer,
 }
 
@@ -177,7 +178,7 @@ pub(crate) enum QkNorm {
     Whole,
 }
 
-/// The values of a layer.
+/// How the values of a layer's attention are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
     /// Products of the input with a matrix of their own.
@@ -314,13 +315,13 @@ impl Style {
         self.encoder.as_ref().and_then(|encoder| encoder.image)
     }
 
-    /// The range of the `wanted` ones among `count` new tokens: the last tokens, or the first ones in an encoder.
+    /// The places of the `wanted` tokens among `count` new ones: the last places, or in an encoder the first ones.
     pub(crate) fn wanted(&self, count: usize, wanted: usize) -> Range<usize> {
         if self.encoder.is_some() { 0..wanted } else { count - wanted..count }
     }
 
-    /// With [`Norms::Around`], the name of the norm whose output layer `i` reads. For `i` behind the last layer, the
-    /// norm whose output the head reads.
+    /// With [`Norms::Around`], and only then, the name of the norm whose output layer `i` reads. For `i` behind the
+    /// last layer, the norm whose output the head reads.
     pub(crate) fn norm_before(&self, i: usize) -> Option<String> {
         let after = self.names.of(Role::AfterMlp).filter(|_| self.norms == Norms::Around)?;
         Some(match i.checked_sub(1) {
@@ -341,8 +342,8 @@ impl Style {
         self.heads[layer.unwrap_or_default()].head_dim
     }
 
-    /// The context of the training, if longer texts have another embedding of positions from the first token on. It
-    /// is public whether a text is longer.
+    /// The length of the texts in training, if longer texts have another embedding of positions from the first token
+    /// on. It is public whether a text is longer.
     pub(crate) fn short_text(&self) -> Option<usize> {
         match &self.positions {
             Positions::Rotary(ropes) => ropes.first().and_then(RopeConfig::short_text),
@@ -350,7 +351,8 @@ impl Style {
         }
     }
 
-    /// The ranges of the outputs of [`Role::QkvByHead`] that put them in the order of queries, keys and values.
+    /// The ranges of outputs of a matrix of the kind [`Role::QkvByHead`], in the order that puts all queries first,
+    /// then all keys, then all values.
     pub(crate) fn by_head(&self) -> impl Iterator<Item = Range<usize>> {
         let HeadShape { heads, head_dim: d, .. } = self.heads[0];
         (0..3).flat_map(move |part| (0..heads).map(move |head| (3 * head + part) * d..(3 * head + part + 1) * d))

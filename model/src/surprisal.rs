@@ -4,10 +4,10 @@ use ndarray::{Array1, Array2, ArrayView1};
 use waggle_engine::Error;
 use waggle_mpcache::{KvCache, ScoreSource};
 
-/// The name in an error of what an engine cannot do if it does not open logits to the party that has the tokens.
+/// The operation that an error names if an engine does not open logits to the party that has the tokens.
 const OPERATION: &str = "a policy that wants to know how unexpected tokens are";
 
-/// Tells a cache how unexpected each token was, after each pass.
+/// Tells a cache, after each pass, how unexpected each token was.
 #[derive(Debug, Default)]
 pub(crate) struct Surprisal {
     /// The logits after the last token.

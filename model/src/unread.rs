@@ -25,10 +25,11 @@ use crate::spec::ModelSpec;
 use crate::style::{Positions, Stored, Style};
 use crate::{Checkpoint, CheckpointError};
 
-/// The largest masked score that [`Stored::MaskedBias`] may stand for.
+/// The largest number that a tensor of the kind [`Stored::MaskedBias`] may hold.
 const MASKED_SCORE: f32 = -1000.0;
 
-/// The largest relative difference of a stored frequency: bfloat16 keeps eight bits.
+/// The largest relative difference between a stored frequency and the computed one. A number in bfloat16 keeps eight
+/// bits.
 const FREQUENCY_ERROR: f32 = 0.01;
 
 impl Checkpoint {
@@ -63,7 +64,7 @@ impl Checkpoint {
         if unread.is_empty() { Ok(()) } else { Err(CheckpointError::Unread { tensors: unread }) }
     }
 
-    /// Whether the tensor `name` is a bias of zeros for a matrix that is stored in few bits and is among those
+    /// Whether the tensor `name` is a bias of zeros. Its matrix must be stored in few bits and be one of the tensors
     /// `read`.
     fn is_zero_bias(&self, name: &str, read: &BTreeSet<&str>) -> bool {
         let matrix = name.strip_suffix("bias").map(|matrix| format!("{matrix}weight"));

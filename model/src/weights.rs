@@ -18,7 +18,7 @@ use crate::public::{Disclosed, ModelPart};
 use crate::style::Norm;
 use crate::{Checkpoint, CheckpointError, Error};
 
-/// The number of places in a line whose sums are taken at a time.
+/// Sums over all lines are computed for this number of places at a time.
 const STRIP: usize = 512;
 
 /// The values that a party knows of the weights of a model.
@@ -32,7 +32,7 @@ pub enum Known<'a> {
     Public(&'a Checkpoint),
 }
 
-/// Builds the weights of a model one after another. Without a checkpoint (on the client, for a plan, to list the
+/// Builds the weights of a model one after another. Without a checkpoint (on the client, for a plan, or to list the
 /// specifications) it builds the same weights without values.
 pub(crate) struct Builder<'a, W> {
     pub(crate) known: Known<'a>,
@@ -57,7 +57,7 @@ impl<'a, W> Builder<'a, W> {
         }
     }
 
-    /// Builds a weight of shape (inputs, outputs), whose values `read` gives.
+    /// Builds a weight of shape (inputs, outputs). `read` gives its values.
     pub(crate) fn weight(
         &mut self,
         name: &str,
@@ -95,7 +95,8 @@ impl<'a, W> Builder<'a, W> {
         Ok(self.loader.load(&spec, data)?)
     }
 
-    /// Builds one of the two factors of an adapter, which is the server's: never public, and never narrow.
+    /// Builds one of the two thin matrices of an adapter. These belong to the server: they are never public, and
+    /// never stored as integers.
     pub(crate) fn factor(
         &mut self,
         name: &str,
@@ -107,7 +108,7 @@ impl<'a, W> Builder<'a, W> {
     }
 }
 
-/// The vectors of a norm.
+/// Reads the vectors of a norm.
 impl Norm {
     /// The gain of the norm `name`.
     pub(crate) fn gain(self, c: &Checkpoint, name: &str) -> Result<Array1<f32>, CheckpointError> {
@@ -128,23 +129,24 @@ pub(crate) struct Published {
     bias: Option<Array1<f32>>,
     /// Weights whose outputs follow those of this one.
     after: Vec<Published>,
-    /// Further columns, into which nothing is folded.
+    /// Further columns of outputs, into which nothing is folded.
     further: Option<Array2<f32>>,
-    /// The gain of further inputs, which are added to the outputs.
+    /// The gains of further inputs, one for each output. Such an input, times its gain, is added to its output.
     added: Option<Array1<f32>>,
 }
 
-/// A published matrix with what is folded into it. From each entry the mean of its input's outputs is subtracted if
-/// outputs are centred. The entry is then multiplied by the gain of its input, and in the first outputs by a factor.
+/// A published matrix with what is folded into it. If outputs are centred, the mean of an input's entries over all
+/// outputs is subtracted from each of these entries. An entry is then multiplied by the gain of its input, and in the
+/// first outputs also by a factor.
 #[derive(Debug)]
 struct PublishedMatrix {
     /// Pieces of one tensor, in the order of their lines.
     parts: Vec<Lines>,
     order: Order,
-    /// The mean of the outputs of each input.
+    /// For each input, the mean of its entries over all outputs.
     means: Option<Vec<f32>>,
     gain: Option<Array1<f32>>,
-    /// The number of scaled outputs, and their factor.
+    /// The number of first outputs that are multiplied by a factor, and this factor.
     scaled: Option<(usize, f32)>,
 }
 
@@ -152,7 +154,7 @@ struct PublishedMatrix {
 #[derive(Clone, Debug)]
 struct Lines {
     name: String,
-    /// The first of these lines.
+    /// The index in the tensor of the first of these lines.
     first: usize,
     lines: usize,
     length: usize,
@@ -179,8 +181,8 @@ impl Published {
         Ok(Published::new(vec![Lines::find(c, tensor, Order::Rows)?], Order::Rows, None))
     }
 
-    /// The linear layer `name`, published as (inputs, outputs) or as (outputs, inputs), by `order`, with or without a
-    /// bias.
+    /// The linear layer `name`, with or without a bias. `order` says whether it is published as (inputs, outputs) or
+    /// as (outputs, inputs).
     pub(crate) fn linear(c: &Checkpoint, name: &str, order: Order, biased: bool) -> Result<Self, CheckpointError> {
         let part = Lines::find(c, &format!("{name}.weight"), order)?;
         let bias = biased.then(|| c.vector(&format!("{name}.bias"))).transpose()?;
@@ -225,9 +227,10 @@ impl Published {
         self.matrix.parts.iter().chain(after).map(|part| part.name.as_str())
     }
 
-    /// The weight whose outputs have the mean 0 for every input: W (1 - 1/n) and b (1 - 1/n), where 1/n stands for
-    /// the matrix that averages n outputs. A layer norm subtracts the mean of its input. If nothing else reads the
-    /// sum of such outputs, the mean is 0 already, and the norm is a root-mean-square norm.
+    /// The weight whose outputs have the mean 0 for every input: the matrix W becomes W (1 - 1/n) and the bias b
+    /// becomes b (1 - 1/n), where 1/n stands for the matrix that averages n outputs. A layer norm would subtract the
+    /// mean of its input. If only layer norms read the sum of such outputs, nothing is lost. The mean is 0 already,
+    /// and the norm is a root-mean-square norm.
     fn centred(mut self) -> Self {
         let outputs = self.matrix.shape().1;
         let mean = |sum: f64| (sum / outputs.max(1) as f64) as f32;
@@ -248,7 +251,7 @@ impl Published {
         Published { bias: Some(bias), ..self }
     }
 
-    /// The weight after the norm `name` with gain g and shift beta: for x' = g x + beta,
+    /// The weight after the norm `name` with gain g and shift beta: for the norm's output x' = g x + beta,
     /// x' W + b = x (diag(g) W) + (beta W + b).
     pub(crate) fn after_norm(mut self, norm: Norm, c: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
         self.matrix.gain = Some(norm.gain(c, name)?);
@@ -281,7 +284,8 @@ impl Published {
         Ok(Published { added, ..self.shifted(norm.shift(c, name)?) })
     }
 
-    /// The weight, if its outputs are added to a residual stream that norms of the kind `norm` read.
+    /// The weight for outputs that are added to the residual stream. They are centred if norms of the kind `norm`
+    /// would subtract the mean of the stream.
     pub(crate) fn residual(self, norm: Norm) -> Self {
         if norm.centres() { self.centred() } else { self }
     }
@@ -311,7 +315,8 @@ impl Published {
 }
 
 impl PublishedMatrix {
-    /// The tensor that holds the entries `from .. from + count` of a line, and the place of the first of them.
+    /// The tensor that holds the entries `from .. from + count` of a line, and the place of the first of them in that
+    /// tensor.
     fn place(&self, line: usize, from: usize, count: usize) -> (&Numbers, usize) {
         let mut line = line;
         for part in &self.parts {
@@ -339,8 +344,8 @@ impl PublishedMatrix {
         sums.into_iter().map(|sum| sum as f32).collect()
     }
 
-    /// For every published line, the sum of its entries, each times the factor in `by` of its place. Sums are in f64,
-    /// as they are computed only once.
+    /// For every published line, the sum of its entries, each multiplied by the entry of `by` for its place in the
+    /// line. Sums are in f64, as they are computed only once.
     fn sums_of_lines(&self, by: &Array1<f32>) -> Vec<f64> {
         let (lines, length) = self.lines();
         let of_line = |line: usize| {
@@ -351,8 +356,8 @@ impl PublishedMatrix {
         (0..lines).into_par_iter().map(of_line).collect()
     }
 
-    /// For every place in a line, the sum of the entries at this place, each times the factor in `by` of its line.
-    /// The sums are taken for a strip of places at a time.
+    /// For every place in a line, the sum of the entries at this place, each multiplied by the entry of `by` for its
+    /// line. The sums are taken for a strip of places at a time.
     fn sums_of_places(&self, by: &Array1<f32>) -> Vec<f64> {
         let (lines, length) = self.lines();
         let strip = |start: usize| {

@@ -28,7 +28,7 @@ use waggle_protocols::wire::{cross, opening};
 use waggle_protocols::{Abb, Clear, Shape};
 
 // ANCHOR: functionality
-/// x y, entry by entry. Both have the same shape.
+/// The product x y, entry by entry. x and y have the same shape.
 #[derive(Clone, Copy, Debug)]
 struct And;
 
@@ -79,7 +79,7 @@ impl Operation for And {
     }
 }
 
-/// The correlated OTs in each direction.
+/// The correlated OTs that `n` conjunctions take in each direction.
 fn transfers(n: usize) -> waggle_ot::CotShape {
     waggle_ot::CotShape::new(n, 1, &[1]).expect("a width of 1")
 }
@@ -142,8 +142,8 @@ fn prepared(session: &mut Session, x: &[u8], y: &[u8], triples: &[u64]) -> Resul
     Ok(d.iter().zip(e).zip(triples.chunks(3)).map(bit).collect())
 }
 
-/// x y z of the client's bits, opened to the client. A function that is generic over [`Abb`] runs wherever the
-/// operation does.
+/// The product x y z of bits of the client, opened to the client. A function that is generic over [`Abb`] runs
+/// wherever the operation does.
 fn all_three<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> Result<Option<ArrayD<u64>>, Error> {
     let packed = b.input(Role::Client, shape, own)?;
     let [x, y, z] = [0, 1, 2].map(|i| {
@@ -200,7 +200,7 @@ mod tests {
     // Inputs and outputs of the operation, for its laws.
     lawful!(And, |_, bits| (&bits[0], &bits[1]), Bits);
 
-    /// Results, costs and what is opened, over an ideal dealer and over real OTs. No error is allowed.
+    /// Checks results, costs and what is opened, over an ideal dealer and over real OTs. No error is allowed.
     // ANCHOR: laws
     #[test]
     fn it_holds_to_its_laws() {

@@ -1,4 +1,4 @@
-//! The client and the server talk to each other.
+//! The client and the server of this crate talk to each other.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -40,7 +40,8 @@ pub(crate) struct Defaults {
     pub(crate) intermediate_size: usize,
     pub(crate) num_hidden_layers: usize,
     pub(crate) num_attention_heads: usize,
-    /// The number if the key is missing, but not if it is null. `None` stands for the number of heads.
+    /// The number of key/value heads if the key is missing, but not if it is null. `None` stands for the number of
+    /// heads.
     pub(crate) num_key_value_heads: Option<usize>,
     /// The length of a head. `None` stands for the width divided by the number of heads.
     pub(crate) head_dim: Option<usize>,

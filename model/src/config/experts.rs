@@ -1,4 +1,4 @@
-//! Mixtures of experts are refused, with a message on what a pass of one would cost.
+//! Mixtures of experts are refused, with a message on what a pass of such a model would cost.
 
 use super::Keys;
 

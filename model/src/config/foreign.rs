@@ -28,14 +28,15 @@ enum Neutral {
     All(&'static str),
     /// One of these texts.
     AnyOf(&'static [&'static str]),
-    /// No value changes nothing.
+    /// Every value changes something.
     Never,
     /// Any value if `use_sliding_window` is `false`, otherwise none.
     Window,
 }
 
-/// Keys of models whose name is known here, but which compute something else: the keys of Mistral, Qwen, Gemma,
-/// Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4.
+/// Keys of Mistral, Qwen, Gemma, Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4, each
+/// with the values at which it changes nothing. A model may bear a name that is known here, and yet be computed as
+/// these keys say.
 const FOREIGN: [(&str, Neutral); 51] = [
     ("is_causal", Neutral::On),
     ("transformers_weights", Neutral::Never),

@@ -1,7 +1,8 @@
 //! What `generation_config.json` says of a text: where it ends, and what changes it.
 //!
-//! `generate` of transformers 5 takes the tokens that end a text only from this file, if it exists. They are a number
-//! or a list. The other keys that change the text of greedy decoding are not applied here, but noted.
+//! `generate` of transformers 5 takes the tokens that end a text only from this file, if it exists. It states them as
+//! one id or as a list of ids. The other keys that change the text of greedy decoding are not applied here, but
+//! noted.
 
 use serde_json::{Map, Value, json};
 

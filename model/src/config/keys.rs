@@ -6,11 +6,11 @@ use thiserror::Error;
 use super::{MAX_LABELS, size};
 use crate::hints;
 
-/// A configuration that cannot be used.
+/// Why a configuration cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Not JSON, or not an object.
+    /// The text is not JSON, or not a JSON object.
     #[error("config.json is not a JSON object: {0}")]
     Json(String),
     /// The value of a known key is not supported.
@@ -97,7 +97,8 @@ impl Keys<'_> {
     }
 
     /// The names of the classes: those of `id2label` in the order of their numbers, or else made-up names for
-    /// `num_labels` classes or for two. A model that fills a mask has no classes.
+    /// `num_labels` classes, or for two classes if that key is missing, too. A model that fills a mask has no
+    /// classes.
     pub(crate) fn labels(&self) -> Result<Vec<String>, ConfigError> {
         if self.fills_mask()? {
             return Ok(Vec::new());
@@ -123,7 +124,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Whether each of the `labels` is decided by itself. Otherwise the model chooses one of them.
+    /// Whether each of the `labels` is decided independently of the others. Otherwise the model chooses one of them.
     pub(crate) fn multi_label(&self, labels: &[String]) -> Result<bool, ConfigError> {
         match self.text("problem_type")? {
             Some("multi_label_classification") => Ok(true),

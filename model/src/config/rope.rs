@@ -10,7 +10,7 @@ use super::{MAX_POSITIONS, positive};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
-    /// As trained.
+    /// The frequencies stay as trained.
     None,
     /// All frequencies are divided by `factor`.
     Linear {
@@ -73,8 +73,8 @@ pub(crate) struct RopeDefaults {
 }
 
 impl RopeDefaults {
-    /// The defaults for a configuration that states the numbers of its rotary embedding at its top level, the base
-    /// under the key `theta`.
+    /// The defaults for a configuration that states the numbers of its rotary embedding at its top level, with the
+    /// base under the key `theta`.
     pub(crate) fn beside(&self, keys: &Keys, theta: &str) -> Result<Self, ConfigError> {
         let partial = keys.number("partial_rotary_factor")?;
         if let (None, Some(partial)) = (self.partial_rotary_factor, partial.filter(|partial| *partial != 1.0)) {
@@ -99,8 +99,8 @@ fn object<'k>(keys: &'k Keys, key: &str) -> Result<Option<&'k Map<String, Value>
 }
 
 impl RopeConfig {
-    /// Reads `rope_theta`, `partial_rotary_factor` and `rope_scaling`, or `rope_parameters`, which hold all three
-    /// (transformers 5). If `rope_scaling` and `rope_parameters` are both there, `rope_scaling` counts, as in
+    /// Reads `rope_theta`, `partial_rotary_factor` and `rope_scaling`, or instead `rope_parameters`, which holds all
+    /// three (transformers 5). If `rope_scaling` and `rope_parameters` are both there, `rope_scaling` counts, as in
     /// transformers.
     pub(crate) fn read(keys: &Keys, defaults: &RopeDefaults) -> Result<Self, ConfigError> {
         let empty = Map::new();
@@ -113,8 +113,8 @@ impl RopeConfig {
     }
 
     /// The embeddings of layers that see all tokens and of layers with a window, in this order. `rope_parameters` has
-    /// each embedding under the type of its layers. A missing embedding has its `defaults`. `rope_scaling` applies to
-    /// layers that see all tokens.
+    /// each embedding under the type of its layers. An embedding that is missing there has its `defaults`.
+    /// `rope_scaling` applies to layers that see all tokens.
     pub(crate) fn by_layer(keys: &Keys, defaults: &[RopeDefaults; 2]) -> Result<[Self; 2], ConfigError> {
         let all = object(keys, "rope_parameters")?;
         if let Some((key, value)) = all.into_iter().flatten().find(|(key, _)| !LAYER_TYPES.contains(&key.as_str())) {
@@ -195,7 +195,7 @@ impl RopeConfig {
         Ok(RopeConfig { rope_theta, rope_scaling, partial_rotary_factor: partial.unwrap_or(1.0) })
     }
 
-    /// The number of coordinates that turn, of a head with `head_dim` coordinates.
+    /// The number of coordinates that turn in a head with `head_dim` coordinates.
     pub(crate) fn turned(&self, head_dim: usize) -> usize {
         (head_dim as f64 * self.partial_rotary_factor) as usize
     }

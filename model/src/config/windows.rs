@@ -15,8 +15,8 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Reads `sliding_window`, with `default` for a missing key. The layers that have it are those that `layer_types`
-    /// names, or else those for which `windowed` holds.
+    /// Reads `sliding_window`, with `default` for a missing key. The layers with this window are those that
+    /// `layer_types` names, or without that key those whose index `windowed` accepts.
     pub(crate) fn read(
         keys: &Keys,
         layers: usize,
@@ -27,7 +27,8 @@ impl Windows {
         Ok(Windows { sliding_window, window_layers: window_layers(keys, layers, windowed)? })
     }
 
-    /// Reads the windows of Qwen. If `use_sliding_window` is true, the layers from `max_window_layers` on have one.
+    /// Reads the windows of Qwen. If `use_sliding_window` is true, the layers from `max_window_layers` on have a
+    /// window.
     pub(crate) fn late(keys: &Keys, layers: usize) -> Result<Self, ConfigError> {
         // Without `use_sliding_window`, a stated window does not apply.
         let windows = keys.flag("use_sliding_window")?.unwrap_or(false);
@@ -64,7 +65,8 @@ pub(crate) fn window(keys: &Keys, default: Option<usize>) -> Result<Option<usize
     }
 }
 
-/// Which layers have a window: those that `layer_types` names, or else those for which `windowed` holds.
+/// For each layer, whether it has a window. The layers with one are those that `layer_types` names, or without that
+/// key those whose index `windowed` accepts.
 pub(crate) fn window_layers(
     keys: &Keys,
     layers: usize,

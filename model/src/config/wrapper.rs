@@ -49,7 +49,7 @@ const SHARED: [&str; 4] = ["eos_token_id", "tie_word_embeddings", "quantization_
 pub(crate) enum Place<'n> {
     /// The text model, in which the tensor has this name.
     Text(String),
-    /// The parts that are left out, by the beginning of the tensor's name.
+    /// A part that is left out, with the beginning of the names of its tensors.
     Outside(&'n str),
 }
 

@@ -30,9 +30,10 @@ impl<W> Block<'_, W> {
         4 * cache.layer_class(self.index) + 2 * usize::from(is_last) + usize::from(self.angles.is_none())
     }
 
-    /// (count, width) -> (wanted, width) for the last `wanted` tokens of each text, or in an encoder for the first
-    /// ones. `None` if no token is wanted. `own` are the tokens' embeddings for this layer, if the model has some.
-    /// With [`Norms::Around`] inputs and outputs are normalised, without the gains and shifts of the norms.
+    /// The outputs (wanted, width) of the layer for its inputs (count, width). They are those of the last `wanted`
+    /// tokens of each text, or in an encoder of the first ones. `None` if no token is wanted. `own` holds the tokens'
+    /// embeddings for this layer, if the model has embeddings by layer. With [`Norms::Around`], inputs and outputs
+    /// are normalised, but the gains and shifts of the norms are not applied.
     pub(super) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -109,7 +110,7 @@ impl<W> Block<'_, W> {
     }
 
     /// Query, key and value of `x` (count, width), and the outputs of the MLP's first matrix if the MLP is in
-    /// parallel, side by side: (count, outputs). Tells the cache the scores if there is a scoring head.
+    /// parallel, side by side: (count, outputs). If there is a scoring head, tells the cache its scores.
     fn project<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -140,8 +141,8 @@ impl<W> Block<'_, W> {
     }
 
     /// The queries and keys of `qkv` (count, outputs) as heads, (count, heads, head_dim), and its values (count,
-    /// kv_heads * head_dim), normalised if the style says so. Only the queries if the keys and values are another
-    /// layer's.
+    /// kv_heads * head_dim), normalised if the style says so. If the keys and values are another layer's, only the
+    /// queries are returned.
     fn heads<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -190,8 +191,8 @@ impl<W> Block<'_, W> {
         }
     }
 
-    /// norm(f(x) + g x), for the normalised x and the gain g of its norm. `parts` are the input of the last matrix of
-    /// f, and x. `matrix` multiplies both side by side.
+    /// norm(f(x) + g x), where f is attention or the MLP, x is normalised, and g is the gain of the norm of x.
+    /// `parts` are the input of the last matrix of f, and x. `matrix` multiplies both of them side by side.
     fn around<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -203,10 +204,10 @@ impl<W> Block<'_, W> {
         engine.scope("norm", |s| s.rms_norm(&sum, self.style.eps))
     }
 
-    /// The attention of the `wanted` last of n new tokens, from `q` (n, heads, head_dim) and the keys and values
-    /// `kv`, each (n, kv_heads * head_dim), unless these are an earlier layer's: (wanted, heads * head_dim). `None`
-    /// if no token is wanted. The policy may see more queries than are wanted. The rows of several texts come text by
-    /// text, `wanted` of each.
+    /// The outputs (wanted, heads * head_dim) of attention for the last `wanted` of n new tokens. `q` holds the
+    /// queries (n, heads, head_dim) of these n tokens. `kv` holds their keys and values, each (n, kv_heads *
+    /// head_dim), or is `None` if these are an earlier layer's. The result is `None` if no token is wanted. The
+    /// policy may see more queries than are wanted. The rows of several texts come text by text, `wanted` of each.
     fn attend<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -252,8 +253,8 @@ impl<W> Block<'_, W> {
         })
     }
 
-    /// s (x + g norm(out)) for the factor s of the layer. It is one product: norm(out) and x side by side, times s g
-    /// and s.
+    /// s (x + g norm(out)), where s is the factor of the layer and g the gain of the norm. It is computed as one
+    /// product: norm(out) and x, side by side, times s g and s.
     fn scaled_sum<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -272,7 +273,7 @@ impl<W> Block<'_, W> {
 }
 
 impl Style {
-    /// The `wanted` rows of each of `texts` texts. The rows of `x` stand text by text.
+    /// For each of `texts` texts, the rows of its `wanted` tokens. The rows of `x` stand text by text.
     pub(super) fn rows<T: Tensor>(&self, x: &T, texts: usize, wanted: usize) -> T {
         let mut shape = x.shape();
         let n = shape[0] / texts;
@@ -299,7 +300,7 @@ pub(super) fn activate<E: Engine>(
     }
 }
 
-/// `x` (n, width) times the gains (1, width) of a norm, entry by entry. Only norms that no matrix follows at once
+/// `x` (n, width) times the gains (1, width) of a norm, entry by entry. Only norms that no matrix follows directly
 /// need this.
 pub(super) fn gain<E: Engine>(
     engine: &mut E,

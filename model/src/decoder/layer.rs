@@ -16,7 +16,7 @@ pub(super) struct Layer<W> {
     pub(super) scores: bool,
 }
 
-/// A vector W, a matrix W, or W + A B for two thin matrices.
+/// A vector, a matrix W, or a matrix W + A B, where A and B are two thin matrices.
 struct Weight<W> {
     base: W,
     /// The thin matrices A and B.
@@ -44,12 +44,13 @@ impl<W> Layer<W> {
         self.weights.iter().find(|(of, _)| *of == role).map(|(_, weight)| weight)
     }
 
-    /// The weight with this [role](Recipe::role), without A B, if the layer has one.
+    /// The weight with this [role](Recipe::role), if the layer has one, without the product A B of the thin matrices.
     pub(super) fn base(&self, role: Role) -> Option<&W> {
         self.find(role).map(|weight| &weight.base)
     }
 
-    /// x (W + A B) and its bias, for the matrix with this role.
+    /// The product x (W + A B), plus the bias, for the matrix W with this role and its thin matrices A and B, if it
+    /// has some.
     ///
     /// # Panics
     /// If the layer has no such matrix.
@@ -140,9 +141,10 @@ impl Product {
         Ok(if self.residual { weight.residual(style.norm) } else { weight })
     }
 
-    /// The factors A and B of all matrices of the weight, which have these `ranks`. The A stand side by side. The B
-    /// stand one below another, each in the columns of its matrix's outputs. What is folded into W is folded into
-    /// them as well: for x' = g x + beta, x' A = x diag(g) A + beta A.
+    /// The thin matrices A and B of all matrices of the weight. `ranks` holds the ranks of these matrices' adapters.
+    /// All A stand side by side. All B stand one below another, each in the columns of its matrix's outputs. What is
+    /// folded into the matrix W is folded into A and B as well: for the output x' = g x + beta of a norm,
+    /// x' A = x diag(g) A + beta A.
     fn thin(
         &self,
         style: &Style,

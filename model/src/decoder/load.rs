@@ -3,8 +3,8 @@
 //! The program here differs from the programs of the models' authors in work that is done once, when a model is
 //! loaded:
 //!
-//! - Query, key and value become one matrix, gate and up another. Attention and MLP in parallel share one matrix for
-//!   one normalised input: two norms of the same input differ only in gains and shifts.
+//! - Query, key and value become one matrix, and gate and up become another. Attention and MLP in parallel share one
+//!   matrix for one normalised input: two norms of the same input differ only in gains and shifts.
 //! - The gain and shift of a norm before a matrix are folded into it, and the scale of scores into the queries. No
 //!   matrix follows the norms of queries and keys, or the norms after attention and MLP. Their gains are products of
 //!   their own, and the scale of scores is then in the queries' gains.
@@ -17,8 +17,8 @@
 //!   outputs of attention and MLP). The stream then has the mean 0, so that its layer norms, which would subtract the
 //!   mean, become root-mean-square norms.
 //! - Where a norm stands around each sum, as in encoders, the stream holds the output of the norm before its gain g
-//!   and its shift. The next matrix whose product is added to the stream has diag(g) below it, and multiplies its own
-//!   input and the stream side by side.
+//!   and its shift. Below the next matrix whose product is added to the stream stands diag(g). Together they multiply
+//!   that matrix's own input and the stream, side by side.
 
 use ndarray::Array2;
 use waggle_engine::{Order, WeightData, WeightLoader, WeightSpec};
@@ -209,7 +209,7 @@ impl<W> Inputs<W> {
 
 impl ModelSpec {
     /// The weights that [`Model::load`] prepares, in its order. [`Model::load_for`] prepares the same number of
-    /// weights, of which some may be wider.
+    /// weights, but some of them may be wider.
     pub fn weight_specs(&self) -> Vec<WeightSpec> {
         self.weight_specs_of(&Disclosed::default()).expect("without values nothing can be refused")
     }

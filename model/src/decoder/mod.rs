@@ -1,4 +1,4 @@
-//! The program of every family: a decoder or an encoder in a [`Style`].
+//! The program that computes models of every family: a decoder or an encoder, as a [`Style`] describes it.
 
 mod block;
 mod layer;
@@ -67,7 +67,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Which new tokens' hidden states are wanted, from which logits are computed.
+/// The new tokens whose last hidden states are wanted. Logits are computed from these states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
     /// No token's: the tokens are only read.
@@ -102,7 +102,7 @@ pub struct Model<W> {
     head: W,
 }
 
-/// The weights that make [`ByLayer`] vectors of an embedding: the matrix, and the gain of its norm.
+/// The weights that turn an embedding into [`ByLayer`] vectors: the matrix, and the gain of its norm.
 struct Inputs<W> {
     projection: W,
     gains: W,
@@ -134,8 +134,8 @@ impl<W> Model<W> {
 
     /// The last hidden states, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
     /// width) for each text, or `None` with [`Rows::None`]. An encoder always gives one state for each text: that of
-    /// the first token after the pooler, or that of the mask. `progress` is called with the number of layers done
-    /// after each. Positions must stay below [`ModelSpec::max_positions`].
+    /// the first token after the pooler, or that of the mask. After each layer, `progress` is called with the number
+    /// of layers that are done. Positions must stay below [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -198,8 +198,8 @@ impl<W> Model<W> {
             .map(Some)
     }
 
-    /// The row of the last layer's `x` at the mask of each text. The place of the mask is the client's secret. So all
-    /// rows are multiplied by a one-hot row that only the client knows.
+    /// For each text, the row of the last layer's output `x` at the mask. The place of the mask is the client's
+    /// secret. So all rows are multiplied by a one-hot row that only the client knows.
     fn chosen<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -215,7 +215,7 @@ impl<W> Model<W> {
         })
     }
 
-    /// The vectors that the head reads, from the last layer's `x`.
+    /// The vectors that the head reads, computed from the last layer's output `x`.
     fn pooled<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -242,7 +242,8 @@ impl<W> Model<W> {
         })
     }
 
-    /// The embeddings (texts * count, width). If the model has embeddings by layer, these stand beside them.
+    /// The embeddings (texts * count, width) of the new tokens. If the model has embeddings by layer, those stand in
+    /// further columns.
     fn embed<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -296,8 +297,8 @@ impl<W> Model<W> {
         engine.add(&sum, &rows)
     }
 
-    /// Logits (n, vocabulary) of hidden states (n, width) from [`Model::forward`]. They are not capped, as a cap
-    /// changes no order.
+    /// Logits (n, vocabulary) of hidden states (n, width) from [`Model::forward`]. They are not capped, as a cap does
+    /// not change their order.
     pub fn logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -344,7 +345,7 @@ impl<W> Inputs<W> {
     }
 }
 
-/// `x` (rows, width) less the means of its rows.
+/// `x` (rows, width), with the mean of each row subtracted from that row.
 fn centred<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, waggle_engine::Error> {
     let width = x.shape()[1];
     // The sum of the two halves of a row has half as many entries. One entry may be left over.

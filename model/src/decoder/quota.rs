@@ -8,8 +8,8 @@ use crate::public::Disclosed;
 use crate::weights::Known;
 use crate::{Error, ModelSpec};
 
-/// By default, a server lets a client have a fraction of the [`ModelSpec::telling_positions`]: they are divided by
-/// this, which is 5 %.
+/// By default, the number of positions that a server grants a client is [`ModelSpec::telling_positions`] divided by
+/// this number, which is 5 % of them.
 pub const QUOTA_SHARE: u64 = 20;
 
 impl ModelSpec {
@@ -18,12 +18,12 @@ impl ModelSpec {
     ///
     /// - *A client that deviates* adds a vector of its choice to its share of the input of a matrix. The vector is so
     ///   large that the residual stream behind the matrix is a row of the matrix. Once the head is known, the logits
-    ///   of a position show d numbers of this row. Of the head, they show a whole row. A matrix takes inputs *
-    ///   ceil(outputs / d) positions, and the head takes one for each of its inputs. Tables are not counted, because
-    ///   no other weight depends on knowing them.
+    ///   of a position show d numbers of this row. Of the head, the logits of a position show a whole row. To learn a
+    ///   matrix takes inputs * ceil(outputs / d) positions, and to learn the head takes one for each of its inputs.
+    ///   Tables are not counted, because no other weight depends on knowing them.
     /// - *A client that has the public parts* need not deviate. The logits of a position tell the last hidden state,
-    ///   which gives d equations in the weights that the client does not have. The number of positions is that of
-    ///   these weights, divided by d. The weights of an adapter are the entries of A and B.
+    ///   which gives d equations in the weights that the client does not have. The number of positions is the number
+    ///   of these weights divided by d. The weights of an adapter are the entries of A and B.
     ///
     /// # Errors
     /// [`PartsError`](crate::PartsError) for parts that the model does not have.

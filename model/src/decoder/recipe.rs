@@ -22,7 +22,7 @@ pub(super) enum Made {
     Product(Product),
     /// Gains of norms, one after another.
     Gains {
-        /// The name of each norm, how often its gains are repeated, and their factor.
+        /// The name of each norm, how often its gains are repeated, and the factor by which they are multiplied.
         norms: Vec<(String, usize, f32)>,
         /// The name of the factor s of the layer, if it has one. The weight then holds the gains times s, followed by
         /// s for every coordinate.
@@ -40,8 +40,8 @@ pub(super) struct Product {
     pub(super) scaled: (usize, f32),
     /// Whether the outputs are added to the residual stream.
     pub(super) residual: bool,
-    /// The name of a norm, if the weight has further inputs: the output of this norm before gain and shift. Its gain
-    /// is applied to them, and they are added to the outputs.
+    /// The name of a norm, if the weight has further inputs. These are the output of this norm before its gain and
+    /// shift. They are multiplied by its gain and added to the outputs.
     pub(super) added: Option<String>,
 }
 
@@ -80,7 +80,7 @@ impl Style {
     }
 }
 
-/// The choices of a style in layer `i`. Weights that the layer does not have are `None`.
+/// A style in the layer `i`. The methods return `None` for weights that the layer does not have.
 struct InLayer<'a> {
     style: &'a Style,
     i: usize,
@@ -92,8 +92,8 @@ impl InLayer<'_> {
         names.of(role).map(|name| names.in_layer(self.i, name))
     }
 
-    /// The name of the first norm with one of these roles. `None` if norms stand after attention and MLP, so that
-    /// nothing is folded into the matrices.
+    /// The name of the first norm with one of these roles. `None` if norms stand only after attention and MLP.
+    /// Nothing is then folded into the matrices.
     fn before(&self, roles: &[Role]) -> Option<String> {
         roles.iter().find_map(|role| self.name(*role)).filter(|_| self.style.norms != Norms::After)
     }
@@ -127,7 +127,8 @@ impl InLayer<'_> {
         self.product(role, self.style.names.of(role)?, product)
     }
 
-    /// No matrix follows the norms of queries and keys, so their gains are a weight of their own.
+    /// The gains of the norms of queries and keys. They are a weight of their own, because no matrix follows these
+    /// norms.
     fn qk_gains(&self) -> Option<Recipe> {
         let Style { heads, qk_norm, scales, names, .. } = self.style;
         let HeadShape { heads, kv_heads, .. } = heads[self.i];

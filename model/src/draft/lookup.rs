@@ -26,7 +26,7 @@ impl Guess for PromptLookup {
     }
 }
 
-/// Where the text goes on after the latest earlier place of its last `length` tokens.
+/// The place at which the text goes on after the latest earlier occurrence of its last `length` tokens.
 fn after_earlier(text: &[u32], length: usize) -> Option<usize> {
     let from = text.len().checked_sub(length)?;
     let tail = &text[from..];

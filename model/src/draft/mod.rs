@@ -9,12 +9,12 @@
 //!
 //! Every pass has the same number of guesses, and the server learns nothing about them: if the client has fewer, the
 //! rest is filled up. Only at the end of the text are passes shorter, so that no position beyond it is read. The
-//! server learns how many tokens each pass keeps. These are up to log2(k + 1) bits a pass, and the server may choose
-//! its weights so that they tell it something. A [steady](Drafts::steady) draft says less: a pass keeps a number of
-//! tokens that was fixed before, or one token. Further right tokens the client keeps to itself, and they are read
-//! again as guesses. The client also learns logits (or the most probable tokens) after wrong guesses. These answer
-//! queries of its own choice, up to `k` more in each pass. A server therefore agrees to a draft (`Limits::drafted`),
-//! and counts all positions.
+//! server learns how many tokens each pass keeps. These numbers tell up to log2(k + 1) bits a pass, and the server
+//! may choose its weights so that these bits mean something. A [steady](Drafts::steady) draft says less: a pass keeps
+//! a number of tokens that was fixed before, or one token. If more tokens are right, the client keeps these to
+//! itself, and they are read again as guesses. The client also learns logits (or the most probable tokens) after
+//! wrong guesses. These answer queries of its own choice: in each pass up to `k` more than without a draft. A server
+//! therefore agrees to a draft (`Limits::drafted`), and counts the positions of guesses, too.
 
 mod lookup;
 mod small;
@@ -26,15 +26,15 @@ pub use small::SmallModel;
 
 use crate::Error;
 
-/// The most tokens that are guessed for a pass.
+/// The largest number of tokens that are guessed for a pass.
 pub const MAX_DRAFTED: usize = 64;
 
 /// The stored rate is [`Drafts::rate`] times this number.
 const THOUSAND: u32 = 1000;
 
-/// The number of tokens that a pass is expected to keep, by default. It is less than what looking up keeps on most
-/// texts, so that passes are prepared rather too often: a pass without preparation takes several times the flows, and
-/// a prepared pass that is not needed takes none.
+/// The number of tokens that a pass is expected to keep, by default. It is less than a pass keeps on most texts if
+/// guesses are looked up, so that rather too many passes are prepared: a pass without preparation takes several times
+/// the flows, and a prepared pass that is not needed takes none.
 pub const DEFAULT_RATE: f64 = 1.25;
 
 /// The drafts that both parties agree on: public.
@@ -69,7 +69,7 @@ impl Drafts {
     ///
     /// # Errors
     /// [`Error::Draft`] if there are none or more than [`MAX_DRAFTED`] guesses; [`Error::DraftRate`] if the rate is
-    /// not between 1 and one more than the guesses.
+    /// not between 1 and `tokens` + 1.
     pub fn new(tokens: usize, rate: f64) -> Result<Self, Error> {
         if !(1..=MAX_DRAFTED).contains(&tokens) {
             return Err(Error::Draft { got: tokens, limit: MAX_DRAFTED });
@@ -111,8 +111,8 @@ impl Drafts {
         Passes(Box::new((0..).map(move |pass| (after(pass + 1) - after(pass)) as usize)))
     }
 
-    /// The largest number of positions that a generation of `tokens` tokens can show the client, which is that of
-    /// passes that keep one token each.
+    /// The largest number of positions that a generation of `tokens` tokens can show the client. It is reached if
+    /// each pass keeps one token.
     pub fn positions(drafts: Option<Self>, tokens: usize) -> u64 {
         let later = (tokens as u64).saturating_sub(1);
         let most = drafts.map_or(0, |drafts| u64::from(drafts.tokens));
@@ -166,8 +166,8 @@ pub(crate) fn filled(guess: Option<&mut dyn Guess>, text: &[u32], count: usize) 
     Ok(guesses)
 }
 
-/// The tokens that a pass gives. The token after the first i guesses is `pick(i)`. They go on as long as the guesses
-/// were right and no token `ends` the text.
+/// The tokens that a pass gives. The token after the first i guesses is `pick(i)`. The tokens go on as long as the
+/// guesses were right and no token `ends` the text.
 pub(crate) fn accepted(guesses: &[u32], ends: impl Fn(u32) -> bool, mut pick: impl FnMut(usize) -> u32) -> Vec<u32> {
     let mut kept = Vec::with_capacity(1 + guesses.len());
     loop {

@@ -38,7 +38,7 @@ pub struct BertConfig {
     pub layer_norm_eps: f32,
     /// The names of the classes, from `id2label`. Empty for a model with the head of a masked word.
     pub labels: Vec<String>,
-    /// Whether each class is decided by itself, as `problem_type` says.
+    /// Whether each class is decided independently of the others, as `problem_type` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub multi_label: bool,
 }
@@ -74,8 +74,9 @@ const NAMES: Names = Names {
 pub(super) const POSITIONS: (&str, Stored) = ("embeddings.position_ids", Stored::Unused);
 pub(super) const SEGMENTS: (&str, Stored) = ("embeddings.token_type_ids", Stored::Unused);
 
-/// Tensors that models with the head of a masked word may be published with: the bias of words under a second name,
-/// and the pooler and the heads of whole sentences and of classes, which such models do not read.
+/// Tensors that a published model with the head of a masked word may hold besides its weights: the bias of words
+/// under a second name, and the pooler and the heads of whole sentences and of classes, which such a model does not
+/// read.
 const MASKED_BUFFERS: &[(&str, Stored)] = &[
     POSITIONS,
     SEGMENTS,
@@ -150,7 +151,7 @@ impl Family for BertConfig {
 }
 
 impl Style {
-    /// This encoder, but with the head of a masked word if it has no classes.
+    /// This encoder; if it has no classes, with the head of a masked word instead.
     pub(super) fn or_masked(self, pooler: &'static str, head: &'static str, masked: Masked) -> Self {
         match self.encoder {
             Some(encoder) if encoder.labels.is_empty() => Style {

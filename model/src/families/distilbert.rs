@@ -14,7 +14,7 @@ use super::bert::{BertConfig, POSITIONS};
 use crate::config::{Activation, ConfigError, Keys};
 use crate::style::{Encoder, Masked, Names, Pooled, Role, Stored, Style};
 
-/// The constant of the authors' program, which no configuration changes.
+/// The number under the root of the norms: a constant of the authors' program, which no configuration changes.
 const EPS: f32 = 1e-12;
 
 /// `config.json` of a DistilBERT; fields have their published names, except for the labels.
@@ -30,7 +30,7 @@ pub struct DistilBertConfig {
     pub activation: Activation,
     /// The names of the classes, from `id2label`.
     pub labels: Vec<String>,
-    /// Whether each class is decided by itself, as `problem_type` says.
+    /// Whether each class is decided independently of the others, as `problem_type` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub multi_label: bool,
 }

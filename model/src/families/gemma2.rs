@@ -64,7 +64,7 @@ pub(super) const DEFAULTS: Defaults = Defaults {
 
 impl Gemma {
     /// Reads the keys of a model with `layers` layers. The layers with a window are those that `layer_types` names,
-    /// or else those for which `windowed` holds. `scores` and `logits` are the caps for missing keys.
+    /// or without that key those whose index `windowed` accepts. `scores` and `logits` are the caps for missing keys.
     pub(super) fn read(
         keys: &Keys,
         layers: usize,
@@ -84,8 +84,8 @@ impl Gemma {
         })
     }
 
-    /// Refuses caps that the protocol does not support, caps that would make no logits, and models without a window,
-    /// because whether a layer has a window also decides other settings.
+    /// Refuses caps that the protocol does not support, caps that would make no logits, and models without a window.
+    /// The last are refused because other settings of a layer depend on whether it has a window.
     pub(super) fn check(&self, layers: usize) -> Result<(), ConfigError> {
         if self.windows.sliding_window.is_none() {
             return Err(unsupported("sliding_window", "null", "at least 1"));
@@ -99,7 +99,8 @@ impl Gemma {
         self.final_logit_softcapping.map_or(Ok(()), |cap| positive("final_logit_softcapping", f64::from(cap)))
     }
 
-    /// The published gain of a norm is its gain less 1. Embeddings are multiplied by sqrt(hidden).
+    /// The style of a Gemma with these keys. The published gain of a norm is its gain minus 1, and embeddings are
+    /// multiplied by sqrt(hidden).
     pub(super) fn style(&self, common: &Common) -> Style {
         let llama = Style::llama(common);
         Style {

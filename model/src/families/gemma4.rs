@@ -188,12 +188,13 @@ impl Family for Gemma4Config {
 }
 
 /// The layer whose keys and values `layer` reads, if `layer` is one of the last `shared` layers, which have none of
-/// their own. It is the last layer before these that also has a window, or has none, like `layer`.
+/// their own. It is the last one before the `shared` layers that has a window if `layer` has one, and has none
+/// otherwise.
 fn source(windowed: &[bool], shared: usize, layer: usize) -> Option<usize> {
     windowed[..windowed.len().saturating_sub(shared)].iter().rposition(|own| *own == windowed[layer])
 }
 
-/// Refuses settings with which other models of this type are computed differently.
+/// Refuses the settings of models of this type that are computed differently.
 fn refuse(keys: &Keys) -> Result<(), ConfigError> {
     if keys.flag("enable_moe_block")? == Some(true) {
         return Err(unsupported("enable_moe_block", true, experts::refused(keys)));

@@ -16,11 +16,11 @@ use crate::style::Style;
 pub struct GraniteConfig {
     #[serde(flatten)]
     pub common: Common,
-    /// The factor of embeddings.
+    /// The factor by which embeddings are multiplied.
     pub embedding_multiplier: f32,
-    /// The factor of what attention and MLP add to the residual stream.
+    /// The factor by which everything that attention and MLP add to the residual stream is multiplied.
     pub residual_multiplier: f32,
-    /// The factor of scores, in place of 1 / sqrt(head_dim).
+    /// The factor by which scores are multiplied, in place of 1 / sqrt(head_dim).
     pub attention_multiplier: f32,
     /// The number by which logits are divided.
     pub logits_scaling: f32,

@@ -14,10 +14,10 @@ use crate::config::{
 };
 use crate::style::{Names, Positions, Role, Style};
 
-/// The row of the first position. The rows before it are not used.
+/// The row that the first position has in the table of positions. The rows before it are not used.
 const OFFSET: usize = 2;
 
-/// PyTorch's default, which no configuration changes.
+/// The number under the root of the norms: PyTorch's default, which no configuration changes.
 const EPS: f32 = 1e-5;
 
 /// `config.json` of an OPT; fields have their published names.

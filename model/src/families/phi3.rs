@@ -1,5 +1,5 @@
-//! Phi-3 and Phi-4-mini: LLaMA with LongRoPE, whose query, key and value are published as one matrix, and gate and up
-//! as another.
+//! Phi-3 and Phi-4-mini: LLaMA with LongRoPE. Query, key and value are published as one matrix, and gate and up as
+//! another.
 //!
 //! Abdin et al., arXiv 2404.14219; weights by the names of `Phi3ForCausalLM` in [`modeling_phi3.py`].
 //!

@@ -18,7 +18,7 @@ pub struct RobertaConfig {
     /// The keys that RoBERTa has in common with BERT.
     #[serde(flatten)]
     pub body: BertConfig,
-    /// The id of padding. The rows of positions begin after the row of this number.
+    /// The id of padding. In the table of positions, the first position has the row after the row of this number.
     pub pad_token_id: usize,
 }
 

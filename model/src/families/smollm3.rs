@@ -20,7 +20,7 @@ use crate::style::Style;
 pub struct SmolLm3Config {
     #[serde(flatten)]
     pub common: Common,
-    /// Whether each layer has rotary positions. The published name says the opposite.
+    /// For each layer, whether it has rotary positions. The published name says the opposite.
     pub no_rope_layers: Vec<bool>,
     #[serde(flatten)]
     pub windows: Windows,
@@ -81,8 +81,8 @@ impl Family for SmolLm3Config {
     }
 }
 
-/// Which layers have rotary positions: those with a 1 in `no_rope_layers`, or else all layers except every
-/// `no_rope_layer_interval`th.
+/// For each layer, whether it has rotary positions. The layers with a 1 in `no_rope_layers` have them, or without
+/// that key all layers except every `no_rope_layer_interval`th.
 fn turning_layers(keys: &Keys, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(list) = keys.read("no_rope_layers", "a list of 0 and 1", Value::as_array)? else {
         let interval = keys.size(&["no_rope_layer_interval"])?.unwrap_or(4);

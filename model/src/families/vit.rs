@@ -1,5 +1,5 @@
-//! ViT that classifies an image: a product with each patch, a token that stands for the whole, norms before attention
-//! and MLP.
+//! ViT that classifies an image: a product with each patch, a token that stands for the whole image, norms before
+//! attention and MLP.
 //!
 //! Dosovitskiy et al., arXiv 2010.11929; weights by the names of `ViTForImageClassification` in [`modeling_vit.py`].
 //!
@@ -13,7 +13,8 @@ use crate::config::{Activation, ConfigError, Keys, MAX_WIDTH, size, unsupported}
 use crate::image::{CHANNELS, ImageShape};
 use crate::style::{Encoder, Names, Norms, Role, Stored, Style};
 
-/// The largest number of pixels of a side. It bounds the images that a client makes for a shape that a server states.
+/// The largest number of pixels of a side. It bounds the size of the images that a client makes when a server states
+/// their shape.
 const MAX_SIDE: usize = 1 << 11;
 
 /// `config.json` of a ViT; fields have their published names, except for the labels.
@@ -31,7 +32,7 @@ pub struct VitConfig {
     pub qkv_bias: bool,
     /// The names of the classes, from `id2label`.
     pub labels: Vec<String>,
-    /// Whether each class is decided by itself, as `problem_type` says.
+    /// Whether each class is decided independently of the others, as `problem_type` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub multi_label: bool,
 }

@@ -1,8 +1,8 @@
 //! AWQ: the files that AutoAWQ writes for its kernel `gemm`.
 //!
 //! For a matrix of shape (outputs, inputs), `qweight` (I32) has its integers, (inputs, outputs). `qzeros` (I32) has
-//! the integers that stand for 0, (groups, outputs). In both, eight neighbours of a row share a word, at the places
-//! of [`PLACES`]. `scales` has the scales, (groups, outputs).
+//! the integers that stand for 0, (groups, outputs). In both, eight neighbours of a row share a word of 32 bits, at
+//! the places of [`PLACES`]. `scales` has the scales, (groups, outputs).
 
 use std::sync::Arc;
 

@@ -1,10 +1,11 @@
 //! bitsandbytes: matrices of 8 bits, and of 4 bits as `nf4` or `fp4`.
 //!
-//! With 8 bits, `weight` (I8) has the integers, and `SCB` (F32) has the largest magnitude of every output, for which
-//! the integer 127 stands. With 4 bits, `weight` (U8) has two entries a byte, the first in the upper half. An entry
-//! is the index of a number in `quant_map`. `absmax` has the scale of every block of neighbours, and a block may go
-//! on from one line to the next. Scales may be bytes themselves: indices into `nested_quant_map`, whose numbers have
-//! scales and an offset of their own. `quant_state…` has further settings as JSON.
+//! With 8 bits, `weight` (I8) has the integers, and `SCB` (F32) has the largest magnitude of every output, which is
+//! stored as the integer 127. With 4 bits, `weight` (U8) has two entries a byte, the first in the upper half. An
+//! entry is the index of a number in `quant_map`. `absmax` has the scale of every block of neighbours, and a block
+//! may go on from one line to the next. The scales may themselves be stored as bytes: indices into
+//! `nested_quant_map`, whose numbers have scales and an offset of their own. `quant_state…` has further settings as
+//! JSON.
 
 use std::sync::Arc;
 

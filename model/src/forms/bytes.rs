@@ -27,7 +27,7 @@ fn e4m3(byte: u8) -> f32 {
     if byte < 0x80 { magnitude } else { -magnitude }
 }
 
-/// Bytes, and the numbers that they stand for.
+/// The bytes of a tensor, and the number for which each value of a byte stands.
 #[derive(Debug)]
 pub(super) struct Codes {
     piece: Piece,
@@ -35,7 +35,7 @@ pub(super) struct Codes {
 }
 
 impl Codes {
-    /// The codes of a tensor of the type `dtype`.
+    /// The codes of the tensor `part`, which has the type `dtype`.
     pub(super) fn new(part: Part, dtype: Dtype) -> Result<Self, CheckpointError> {
         match dtype {
             Dtype::F8_E4M3 => Ok(Codes { table: &E4M3, piece: part.of(dtype, "config.json says F8_E4M3")? }),
@@ -58,13 +58,14 @@ pub(super) struct Blocks {
     scales: Floats,
     /// The numbers of outputs and inputs of a block.
     block: [usize; 2],
-    /// The number of blocks side by side.
+    /// The number of blocks that stand side by side along the inputs.
     width: usize,
     factor: f32,
 }
 
 impl Blocks {
-    /// The matrix `weight` of the type `dtype`, with scales for each `block`, for each output or for all.
+    /// The matrix `weight` of the type `dtype`. There is a scale for each `block`, or if that is `None`, for each
+    /// output or for the whole matrix.
     pub(super) fn new(
         weight: Part,
         dtype: Dtype,

@@ -2,10 +2,10 @@
 //!
 //! `int-quantized`, `float-quantized` and `naive-quantized` have a byte for each entry in `weight` (I8 or F8_E4M3).
 //! `weight_scale` has one scale for the matrix, or one for every output, group or block, and `weight_zero_point` may
-//! have zeros for them. `pack-quantized` has integers of 4 or 8 bits in `weight_packed` (I32), where neighbours of a
-//! row share a word, with scales of (outputs, groups). Its zeros are packed too, but there neighbours of a column
-//! share a word. Packed integers are larger by half their range. A group of matrices may have a format of its own.
-//! The tensors of a matrix show whether it is packed.
+//! have a zero beside each scale: the integer that stands for 0. `pack-quantized` has integers of 4 or 8 bits in
+//! `weight_packed` (I32), where neighbours of a row share a word, with scales of (outputs, groups). Its zeros are
+//! packed, too, but there neighbours of a column share a word. Packed integers are stored with half their range
+//! added. A group of matrices may have a format of its own. The tensors of a matrix show whether it is packed.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! FP8: `weight` (F8_E4M3), with a scale for each block in `weight_scale_inv`, as DeepSeek and Qwen publish, or with
-//! one scale for the matrix in `weight_scale`, as AutoFP8 writes. An entry is its number times the scale, in spite of
-//! the name `weight_scale_inv`.
+//! FP8: `weight` (F8_E4M3) has a number for each entry. There is a scale for each block in `weight_scale_inv`, as
+//! DeepSeek and Qwen publish it, or one scale for the matrix in `weight_scale`, as AutoFP8 writes it. An entry is its
+//! number times its scale, in spite of the name `weight_scale_inv`.
 
 use std::sync::Arc;
 

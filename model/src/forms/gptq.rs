@@ -1,10 +1,10 @@
 //! GPTQ: the files that AutoGPTQ and GPTQModel write.
 //!
 //! For a matrix of shape (outputs, inputs), `qweight` (I32) has its integers, (inputs, outputs), where neighbours of
-//! a column share a word. `qzeros` (I32) has the integers that stand for 0, (groups, outputs), where neighbours of a
-//! row share a word. `scales` has the scales, (groups, outputs), and `g_idx` (I32) the group of every input. In files
-//! of the first version (`gptq`) each zero is smaller by 1. A single subtraction from each word made it so, and a
-//! single addition takes it back.
+//! a column share a word of 32 bits. `qzeros` (I32) has the integers that stand for 0, (groups, outputs), where
+//! neighbours of a row share a word. `scales` has the scales, (groups, outputs), and `g_idx` (I32) the group of every
+//! input. In files of the first version (`gptq`) each integer of `qzeros` is stored smaller by 1. The program that
+//! wrote them subtracts one number from each whole word, so one addition to each word restores them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::config::{ConfigError, Keys};
 struct Gptq {
     bits: u32,
     group_size: Option<usize>,
-    /// The number that is added to each word of zeros.
+    /// The number that is added to each word of `qzeros`.
     plus: u32,
 }
 

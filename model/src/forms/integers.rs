@@ -29,7 +29,7 @@ pub(super) enum Axis {
 }
 
 impl Integers {
-    /// A table of `rows` and `columns`, whose words are `part`.
+    /// A table of `rows` rows and `columns` columns. `part` holds its words.
     pub(super) fn new(
         part: Part,
         bits: u32,
@@ -84,7 +84,7 @@ pub(super) enum Zeros {
     Each(Integers),
 }
 
-/// The group of every input.
+/// How inputs are divided into groups.
 #[derive(Debug)]
 pub(super) enum Groups {
     /// Each group consists of this many neighbours.
@@ -94,7 +94,8 @@ pub(super) enum Groups {
 }
 
 impl Groups {
-    /// Groups of `size` neighbours, or the groups that `part` lists, whose numbers must be below `groups`.
+    /// Groups of `size` neighbours, or the groups that `part` lists. The numbers of listed groups must be below
+    /// `groups`.
     pub(super) fn new(
         part: Option<Part>,
         inputs: usize,
@@ -116,7 +117,7 @@ impl Groups {
         Ok(if neighbours { Groups::Of(size) } else { Groups::Listed(list, piece) })
     }
 
-    /// The group of an input, and a number of inputs, from this one on, that are all in this group.
+    /// The group of `input`, and a number n: the n inputs from this one on are all in this group.
     fn of(&self, input: usize) -> (usize, usize) {
         match self {
             Groups::Of(size) => (input / size, size - input % size),
@@ -134,7 +135,7 @@ pub(super) struct Grouped {
     pub(super) zeros: Zeros,
     pub(super) scales: Floats,
     pub(super) groups: Groups,
-    /// Whether the rows of all tables stand for inputs or groups of inputs. Otherwise they stand for outputs.
+    /// Whether the rows of all tables stand for inputs or for groups of inputs. Otherwise they stand for outputs.
     pub(super) inputs_first: bool,
     /// The number of columns of the scales.
     pub(super) width: usize,

@@ -1,8 +1,8 @@
 //! Matrices that other programs stored in few bits.
 //!
-//! `quantization_config` in `config.json` names the form. A form is a file here with a line in [`FORMS`]. Entries
-//! become numbers only when they are read. They become the same numbers as in the form's own program, each rounded to
-//! the type in which that program keeps it. If such a program also rounds activations, this is not done here.
+//! `quantization_config` in `config.json` names the form. Each form is a file here, and a line in [`FORMS`]. Entries
+//! become numbers only when they are read. The numbers are those of the form's own program, each rounded to the type
+//! in which that program keeps it. Some of these programs also round activations, which is not done here.
 
 mod awq;
 mod bitsandbytes;
@@ -109,8 +109,8 @@ fn block(keys: &Keys, key: &str) -> Result<Option<[usize; 2]>, ConfigError> {
     keys.read(key, "two sizes of at least 1", sizes)
 }
 
-/// The last parts of the names of tensors that say how scores, and cached keys and values, were rounded. Nothing of
-/// this is rounded here.
+/// The last parts of the names of tensors that say how scores, and cached keys and values, were rounded. Neither
+/// scores nor cached keys and values are rounded here.
 const CACHE: [&str; 7] = ["k_scale", "v_scale", "kv_scale", "q_scale", "prob_scale", "k_zero_point", "v_zero_point"];
 
 impl Checkpoint {

@@ -6,7 +6,7 @@ use crate::checkpoint::Entry;
 use crate::mapping::{Number, Piece};
 use crate::{Checkpoint, CheckpointError};
 
-/// The tensors of one matrix, by the suffixes that their names have behind the name of the matrix.
+/// The tensors of one matrix. Each is found by the suffix that follows the name of the matrix in its own name.
 pub(crate) struct Parts<'a> {
     checkpoint: &'a mut Checkpoint,
     matrix: &'a str,
@@ -57,7 +57,7 @@ impl Part {
         CheckpointError::Shape { tensor, expected: expected.to_vec(), got }
     }
 
-    /// The sizes of the two axes of the tensor.
+    /// The sizes of the two axes of the tensor. An error if it does not have two axes.
     pub(super) fn axes(&self) -> Result<[usize; 2], CheckpointError> {
         <[usize; 2]>::try_from(&self.shape[..]).map_err(|_| self.misshapen(&[0, 0]))
     }

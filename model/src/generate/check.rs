@@ -1,4 +1,4 @@
-//! Checks of requests: some of public facts only, some of what only one party knows.
+//! Checks of requests. Some need only what is public, others what only one party knows.
 
 use waggle_engine::Engine;
 use waggle_mpcache::{KvCache, PolicySpec};
@@ -18,7 +18,8 @@ pub fn check_lengths(lengths: Lengths, limit: usize) -> Result<(), Error> {
     if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
 }
 
-/// Refuses padding of a prompt, or of the answers of a conversation, under a policy that would choose among padding.
+/// Refuses padding in a prompt, or in the answers of a conversation, under a policy that cannot tell padding from
+/// tokens.
 pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
     if padded && *policy != PolicySpec::default() {
         return Err(Error::PaddedPolicy(policy.to_string()));
@@ -101,7 +102,7 @@ pub fn check_input(spec: &ModelSpec, prompt: Input) -> Result<(), Error> {
     }
 }
 
-/// Refuses a request that does not fit the model after the tokens in `cache`.
+/// Refuses a request that does not fit the model, or does not fit it after the tokens that are in `cache`.
 pub(super) fn check<E: Engine>(
     spec: &ModelSpec,
     prompt: Input,

@@ -32,9 +32,9 @@ pub struct GenerateOptions {
     pub logit_bits: LogitBits,
     /// Whether to end after an end-of-text token. The server then learns how many tokens there are.
     pub stop_at_eos: bool,
-    /// Whether to end only at the first [`bucket`](crate::bucket) of tokens behind an end-of-text token. The tokens
-    /// in between stand for nothing, and nobody sees them. Later turns do not attend to them. The server learns only
-    /// the bucket.
+    /// Whether to end only where, after an end-of-text token, the number of tokens reaches the next
+    /// [`bucket`](crate::bucket). The tokens in between stand for nothing, and nobody sees them. Later turns do not
+    /// attend to them. The server learns only the bucket.
     pub pad_answer: bool,
     /// Whether to reveal the logits of every position of the prompt, not only of its last one. For evaluation.
     pub all_positions: bool,
@@ -44,17 +44,18 @@ pub struct GenerateOptions {
     /// the messages, but not the result.
     pub prefill_chunk: Option<NonZeroUsize>,
     /// Padding: the first tokens of the prompt, or in an encoder the last tokens of its texts. Only the client states
-    /// how many there are. Only with the policy `full`.
+    /// how many there are. Padding is possible only with the policy `full`.
     pub padding: Option<Padding>,
-    /// Guesses that each pass checks; see [`Drafts`]. Only with policies that can take tokens back.
+    /// Guesses that each pass checks; see [`Drafts`]. Drafts are possible only with policies that can take tokens
+    /// back.
     pub draft: Option<Drafts>,
 }
 
 /// Where the next token comes from, on the party that knows it.
 pub enum Next<'a> {
-    /// From the logits or from the engine's argmax.
+    /// The token that this sampler picks from the logits, or the engine's argmax.
     Pick(&'a mut Sampler),
-    /// From the logits or from the engine's argmax, while `guess` guesses tokens ahead.
+    /// The token that `sampler` picks from the logits, or the engine's argmax. `guess` guesses the tokens after it.
     Drafted {
         /// Picks each token.
         sampler: &'a mut Sampler,
@@ -115,15 +116,15 @@ pub trait Hooks<E: Engine> {
         Ok(kept.unwrap_or(1))
     }
 
-    /// Called when the current step is over, or has given one of several tokens: the place to stream text and settle
-    /// accounts. Only the client knows `token`. After the end of a text it is `None`.
+    /// Called for each token that the current step has given: the place to stream text and settle accounts. Only the
+    /// client knows `token`. It is `None` on the server, and after the end of a text.
     fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
         let _ = (engine, step, token);
     }
 
-    /// Returns whether to end here. Called after each step but the last, only with `stop_at_eos`, and with
-    /// `pad_answer` only where a bucket is full. The client passes its own decision and tells it to the server. The
-    /// server passes `None` and learns the decision.
+    /// Returns whether to end here. With `stop_at_eos`, this is called after each step but the last; with
+    /// `pad_answer` as well, only after steps that fill a bucket. The client passes its own decision and tells it to
+    /// the server. The server passes `None` and learns the decision.
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, waggle_engine::Error> {
         let _ = engine;
         Ok(stop.unwrap_or(false))
@@ -138,14 +139,14 @@ impl<E: Engine> Hooks<E> for NoHooks {}
 /// The result of a generation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
-    /// The number of tokens generated of each text. Public. With `pad_answer` the client may have fewer ids.
+    /// The number of tokens generated for each text. Public. With `pad_answer` the client may have fewer ids.
     pub count: usize,
     /// The ids of these tokens, text by text. Empty on the server and in a plan.
     pub tokens: Vec<u32>,
-    /// The number of ids of each text: a text may end before other texts do.
+    /// For each text, the number of ids that it has in `tokens`: a text may end before other texts do.
     pub lengths: Vec<usize>,
-    /// The logits (positions, vocabulary), text by text, on the party that learns them. They are those of the
-    /// positions whose successor was generated, or with `all_positions` those of every position that went through the
+    /// The logits (positions, vocabulary), text by text, on the party that learns them. There are logits for each
+    /// position whose next token was generated, or with `all_positions` for each position that went through the
     /// model, prompt first. Wrong guesses are left out.
     pub logits: Option<Array2<f32>>,
     /// The number of tokens that each pass after the first one gave. Public.
@@ -164,7 +165,7 @@ impl Generation {
 }
 
 impl<'n> Next<'n> {
-    /// The source of the text `at`.
+    /// The source of tokens for the text with the index `at`.
     pub(super) fn of(&mut self, at: usize) -> &mut Next<'n> {
         match self {
             Next::Each(all) => &mut all[at],

@@ -38,8 +38,8 @@ pub(crate) enum Role {
     /// The number by which the layer multiplies its output. It needs [`Norms::Both`](super::Norms::Both). The
     /// tensor's name is the full name, without `.weight`.
     Scale,
-    /// The sinks of the heads, which are logits without a token in the sum of the softmax. The tensor's name is the
-    /// full name, without `.weight`.
+    /// The sinks of the heads. A sink is a further score in the sum of the softmax, which belongs to no token. The
+    /// tensor's name is the full name, without `.weight`.
     Sinks,
 }
 
@@ -55,7 +55,7 @@ impl Role {
 pub(crate) enum Stored {
     /// The causal mask: ones on and below the diagonal, zeros above.
     CausalMask,
-    /// A masked score.
+    /// The number that stands for a masked score.
     MaskedBias,
     /// Frequencies of the first rotary embedding.
     Frequencies,
@@ -76,7 +76,7 @@ pub(crate) struct Names {
     pub(crate) embedding: &'static str,
     /// The name of the table of learned positions. For a model of images it is the full name.
     pub(crate) positions: &'static str,
-    /// The beginning of the names of layers, before their number.
+    /// The beginning of the names of tensors in layers, before the number of the layer.
     pub(crate) layers: &'static str,
     /// The names of the tensors of a layer, in the order in which they are listed.
     pub(crate) layer: &'static [(Role, &'static str)],
@@ -220,7 +220,7 @@ impl Style {
         out
     }
 
-    /// The published matrices of layer `i`.
+    /// The published matrices that layer `i` has.
     pub(crate) fn layer_matrices(&self, i: usize) -> Vec<LayerMatrix> {
         self.names.of_layer().filter_map(|(role, _)| self.matrix(i, role)).collect()
     }

@@ -52,8 +52,8 @@ const MAX_ERROR: f32 = 3e-4;
 /// The number of tokens that are generated.
 const TOKENS: usize = 12;
 
-/// Writes the bundled model with `quick_gelu` in place of `gelu_new`, with which it was trained. It still writes
-/// text.
+/// Writes the bundled model to `dir`, with `quick_gelu` in place of `gelu_new`. The model was trained with
+/// `gelu_new`, but still writes text.
 fn write_model(dir: &Path) -> Result<(), Box<dyn StdError>> {
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         let bytes = bundled_file("shakespeare-gpt2", file).ok_or("this program bundles no models")?;
@@ -75,7 +75,8 @@ fn error_in_fixed_point() -> Result<f32, Error> {
 }
 
 /// Puts the function into a model, and runs it on every engine: in floating point, in fixed point, as a plan, and
-/// between two parties, whose tokens equal those in the clear and whose traffic equals that of the plan.
+/// between two parties. The tokens of the two parties must equal those in the clear, and their traffic that of the
+/// plan.
 fn show() -> Result<(), Box<dyn StdError>> {
     let error = error_in_fixed_point()?;
     println!("in fixed point: an error of {error:.1e} at the most");

@@ -57,7 +57,8 @@ impl PolicyFamily for ValueAware {
 /// The policy of one generation.
 struct Voting<E: Select> {
     settings: ValueAware,
-    /// By layer, the attention that tokens received so far, (kv_heads, tokens), as a long prompt comes in pieces.
+    /// For each layer, the attention that tokens have received so far, (kv_heads, tokens). It is kept because a long
+    /// prompt comes in pieces.
     votes: Vec<Option<E::Tensor>>,
 }
 
@@ -136,8 +137,8 @@ const MODEL: &str = "shakespeare-gpt2";
 const PROMPT: usize = 64;
 const TOKENS: usize = 12;
 
-/// Runs the policy on every engine: in the clear, as a plan, and between two parties, whose tokens equal those in the
-/// clear and whose traffic equals that of the plan.
+/// Runs the policy on every engine: in the clear, as a plan, and between two parties. The tokens of the two parties
+/// must equal those in the clear, and their traffic that of the plan.
 fn show() -> Result<(), waggle::Error> {
     // The policy's loss of accuracy, compared with SnapKV.
     let policies = vec!["value-aware".parse()?, "snapkv".parse()?];
@@ -216,7 +217,7 @@ mod tests {
         assert!(waggle::mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
     }
 
-    /// A family whose name is taken.
+    /// A family of policies under a name that is taken.
     struct Taken;
 
     impl PolicyFamily for Taken {
