@@ -86,11 +86,11 @@ pub(super) struct ServeArgs {
     /// Most pools of all keys together.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "pools")]
     max_pools_total: usize,
-    /// Most positions that a key may have in all, because what comes out of a model tells about its weights: each
-    /// token of a prompt and each that is generated or guessed counts one. Counted across restarts, in
-    /// `accounts.json` beside the default identity; clients without keys share an account. `unlimited` lifts the
-    /// bound [default: for keys but the server's own, 5 % of the positions whose logits give the secret weights away,
-    /// by the model's shape; the log says it at the start].
+    /// Most positions that a key may have in all, since the outputs of a model tell about its weights. Each token of
+    /// a prompt counts as one position, and so does each token that is generated or guessed. The count survives
+    /// restarts, in `accounts.json` beside the default identity; clients without keys share an account. `unlimited`
+    /// lifts the bound [default: 5 % of the number of positions whose logits give the model's secret weights away,
+    /// but no bound for the server's own key; the log names the number at the start].
     #[arg(long, value_name = "N")]
     max_reveals: Option<Reveals>,
     /// Give each client's key halves of the weights of its own (--helper-weights, --parties 3), so that what one

@@ -150,7 +150,7 @@ struct PublishedMatrix {
     scaled: Option<(usize, f32)>,
 }
 
-/// Some neighbouring lines of a published tensor.
+/// Some neighbouring rows of a published tensor; for more than two dimensions, see [`Lines::find`].
 #[derive(Clone, Debug)]
 struct Lines {
     name: String,

@@ -119,7 +119,7 @@ impl Cost {
         self.push(Step::Cots { sender, count: count as u64 }).work_at_both(Kernel::TakeOt, count)
     }
 
-    /// Adds a refill of the pool with OT sender `sender` to at least `count`.
+    /// Adds a step that fills the pool of OTs whose sender is `sender`, until it holds at least `count`.
     pub fn pooled(self, sender: Role, count: usize) -> Self {
         self.push(Step::Pooled { sender, count: count as u64 })
     }

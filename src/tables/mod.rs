@@ -207,7 +207,7 @@ fn made_by(kind: Kind, provenance: &Provenance) -> String {
     }
 }
 
-/// Compares the planned numbers of pages with the program's present plans.
+/// Compares the numbers of plans that stand in the pages with what the program plans now.
 fn check(args: &CheckArgs) -> Result<String, Error> {
     let pages = args.pages.open(&args.names)?;
     let planned =

@@ -9,7 +9,7 @@ pub enum Error {
     /// The number of bytes is not the one that the shape prescribes.
     #[error("{what}: got {got} bytes, expected {expected}")]
     Length {
-        /// The message, or the step that reads it.
+        /// The name of the malformed message, or of the step that reads it.
         what: &'static str,
         /// Number of bytes that the shape prescribes.
         expected: usize,
@@ -19,13 +19,13 @@ pub enum Error {
     /// The last byte has bits beyond the last value, and one of them is set.
     #[error("{what}: padding bits are not zero")]
     Padding {
-        /// The message, or the step that reads it.
+        /// The name of the malformed message, or of the step that reads it.
         what: &'static str,
     },
 }
 
 impl Error {
-    /// The message, or the step that reads it.
+    /// The name of the malformed message, or of the step that reads it.
     pub fn what(&self) -> &'static str {
         match self {
             Error::Length { what, .. } | Error::Padding { what } => what,

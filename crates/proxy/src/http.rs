@@ -41,7 +41,7 @@ const HEAD: Duration = Duration::from_secs(30);
 const BODY: Duration = Duration::from_secs(60);
 const READER: Duration = Duration::from_secs(60);
 
-/// The page with a chat for a browser, which is one file.
+/// The page with a chat for a browser. It is complete in one file.
 const PAGE: &str = include_str!("page.html");
 /// Text of the page that is replaced by a nonce. A header of the answer names the same nonce, so that the browser
 /// admits the page's script and style and no others.

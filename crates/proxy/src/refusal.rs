@@ -1,5 +1,5 @@
-//! Failures of requests: whether something else may be tried, and the refusal for the program, in the interface's
-//! form.
+//! Failures of requests: which of them allow another attempt, and the refusal that the calling program gets, in the
+//! form of OpenAI's interface.
 
 use serde_json::{Value, json};
 use waggle::{ChatError, Error, Refusal as Refused, describe};

@@ -5,7 +5,8 @@
 macro_rules! arithmetic {
     ($vector:ident, $features:literal, $splat:ident, $mul:ident, $add:ident, $sub:ident, $fmadd:ident, $fmsub:ident,
      $fnmadd:ident) => {
-        /// The numbers p, 1 / p and [`ROUND`] in every lane. A value proves that the processor has the features.
+        /// The numbers p, 1 / p and [`ROUND`] in every lane. A value of this type proves that the processor has the
+        /// features that the arithmetic needs.
         #[derive(Clone, Copy)]
         struct Prime {
             p: $vector,

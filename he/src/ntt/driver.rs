@@ -257,7 +257,8 @@ fn forward8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) ->
     [v0, v1, v2, v3, v4, v5, v6, v7]
 }
 
-/// Three inverse layers over eight vectors. If the kernel needs bounds, values are below 8 p before and after.
+/// Three inverse layers over eight vectors. For kernels that rely on bounds, values are below 8 p
+    /// before and after.
 #[inline(always)]
 #[rustfmt::skip]
 fn inverse8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) -> [K::Vector; 8] {

@@ -16,7 +16,7 @@ pub struct Windows {
 
 impl Windows {
     /// Reads `sliding_window`, with `default` for a missing key. The layers with this window are those that
-    /// `layer_types` names, or without that key those whose index `windowed` accepts.
+    /// `layer_types` names. Without that key, they are those whose index `windowed` accepts.
     pub(crate) fn read(
         keys: &Keys,
         layers: usize,

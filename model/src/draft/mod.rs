@@ -128,7 +128,7 @@ impl Drafts {
 pub struct Passes(Box<dyn Iterator<Item = usize>>);
 
 impl Passes {
-    /// The numbers that `draft` expects; without a draft, one token a pass.
+    /// The numbers of tokens that passes keep if all goes as `draft` expects; without a draft, one token a pass.
     pub fn expected(draft: Option<Drafts>) -> Self {
         draft.map_or_else(|| Passes::of(Vec::new()), Drafts::expected)
     }

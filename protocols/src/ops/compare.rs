@@ -35,9 +35,9 @@ use crate::ops::carry::{self, Carry};
 use crate::ops::fss::threshold::{self, Comparison};
 use crate::ops::{batch_items, batched_cost};
 
-/// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In
-/// two phases over slow links, short words are compared by FSS keys ([`threshold`]). With a helper, all other words
-/// are compared by products of bits ([`carry`]).
+/// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. If
+/// the session has two phases and its link is slow, short words are compared by FSS keys ([`threshold`]). With a
+/// helper, all other words are compared by products of bits ([`carry`]).
 #[derive(Clone, Copy, Debug)]
 pub struct AtLeast<'t> {
     /// Public thresholds, up to 32; x - threshold is a signed `width`-bit value for each.

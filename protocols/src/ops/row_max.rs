@@ -191,7 +191,7 @@ fn products_up_to(most: usize) -> Vec<Product> {
     values.iter().map(|&value| Product { value, next: next(value) }).collect()
 }
 
-/// All products of sizes of groups up to the first one that is at least `longest`, and possibly further ones.
+/// All products of group sizes, from 1 to the least one that is `longest` or more. The list may go on beyond it.
 fn products(longest: usize) -> Cow<'static, [Product]> {
     const MOST: usize = 1 << 20;
     static KNOWN: LazyLock<Vec<Product>> = LazyLock::new(|| products_up_to(MOST));

@@ -115,8 +115,8 @@ impl Stock {
         Ok(())
     }
 
-    /// The part of `needs` that is not in this stock. OTs and operands are listed in full, because pools of OTs are
-    /// filled up to a number and the masks of an operand fit the products of one run alone.
+    /// The part of `needs` that is not in this stock. OTs and operands are listed in full, whatever the stock holds:
+    /// a pool of OTs is filled up to a total, and the masks of an operand fit the products of one run alone.
     pub fn missing(&self, needs: &Needs, role: Role) -> Needs {
         let units = needs.units.iter().filter_map(|(kind, &units)| {
             let held = self.queues.get(kind).map_or(0, |queue| queue.len() / kind.words(role));

@@ -129,7 +129,7 @@ pub struct Outcome {
     pub filled: Option<Filled>,
     /// The terms of the session.
     pub terms: Terms,
-    /// The draft, if passes check guesses.
+    /// The settings of the draft; `None` if the session has no draft, so that no pass checks guesses.
     pub draft: Option<Drafts>,
     /// The accounts of the client's link to the helper and of the server's, in this order; `None` where this party
     /// does not know them.

@@ -127,8 +127,8 @@ impl<'a> SessionPlan<'a> {
     /// Plans the session. `watch` hears of its events.
     ///
     /// # Errors
-    /// Errors of [`Request::validate`] without limits, except [`Error::Planning`]; [`Error::DraftPool`] and
-    /// [`Error::Pool`] for a pool that is impossible or too small.
+    /// Errors of [`Request::validate`] for a server without limits, except [`Error::Planning`]. [`Error::DraftPool`]
+    /// and [`Error::Pool`] for a pool that is impossible or too small.
     pub fn run(&self, watch: &mut Watch) -> Result<Planned, Error> {
         let SessionPlan { model, terms, .. } = *self;
         let (kind, request) = self.asked()?;

@@ -11,7 +11,7 @@ use waggle_net::{AllowList, Identity, KeyError, Link, NetError, PublicKey, tls};
 use crate::Error;
 use crate::keys::{Proof, file};
 
-/// Clients that a server lets in, beside those with its own key.
+/// Clients that a server lets in, beside those that hold the server's own key.
 #[derive(Clone, Debug, Default)]
 pub enum Allow {
     /// The clients in the user's file `allowed_clients`.
