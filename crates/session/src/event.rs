@@ -65,8 +65,6 @@ pub enum Event<'a> {
     Template(&'a str, &'a ChatTemplate),
     /// The server's tokenizer runs under limits alone, because a sandbox is missing here, for this reason.
     NoSandbox(&'a str),
-    /// The model has no tokens for these characters of the prompt, and reads the prompt without them.
-    Unread(&'a [char]),
     /// The text goes on with these words, which have no control characters but line ends and tabs.
     Text(&'a str),
     /// The text is over.
