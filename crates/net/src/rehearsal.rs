@@ -24,24 +24,19 @@ impl Link for NoPeer {
 }
 
 impl Channel {
-    /// A channel of `role` that only counts: it books messages and drops them. A received message of a fixed length
-    /// is all zeros, and one of any length is empty, unless [`Channel::expect`] says what it is.
-    pub fn rehearsal(role: Role) -> Self {
+    /// A channel of `role` that only counts: it books messages and drops them. It receives the messages of `replies`,
+    /// by step. Any other received message is all zeros if its length is fixed, and empty otherwise.
+    pub fn rehearsal(role: Role, replies: Vec<(&'static str, Vec<u8>)>) -> Self {
         let mut channel = Channel::new(role, NoPeer);
-        channel.replies = Some(Vec::new());
+        channel.replies = Some(replies);
         channel
-    }
-
-    /// Sets the next message of `step` that a rehearsal receives.
-    pub fn expect(&mut self, step: &'static str, message: Vec<u8>) {
-        self.replies.get_or_insert_default().push((step, message));
     }
 }
 
 impl Ledger {
     /// Books what `messages` sends and receives on a [rehearsal](Channel::rehearsal) of `role`.
     pub fn rehearse<T>(&mut self, role: Role, messages: impl FnOnce(&mut Channel) -> T) -> T {
-        let mut channel = Channel::rehearsal(role);
+        let mut channel = Channel::rehearsal(role, Vec::new());
         std::mem::swap(self, channel.ledger_mut());
         let result = messages(&mut channel);
         std::mem::swap(self, channel.ledger_mut());

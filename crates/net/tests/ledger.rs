@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use waggle_net::{Direction, Entry, Ledger, Phase, Traffic, process_cpu_time};
+use waggle_net::{Channel, Direction, Entry, Ledger, NetError, Phase, Role, Traffic, memory_pair, process_cpu_time};
 
 fn example() -> Ledger {
     let mut ledger = Ledger::default();
@@ -143,4 +143,40 @@ fn an_exchange_adds_one_flow() {
     }
     let Traffic { bytes_client_to_server, bytes_server_to_client, messages, .. } = ledger.total();
     assert_eq!((bytes_client_to_server, bytes_server_to_client, messages), (10, 13, 8));
+}
+
+/// The messages of a party, as either end of a link or a rehearsal runs them.
+fn messages(channel: &mut Channel) -> Result<(), NetError> {
+    if channel.role() == Role::Client {
+        channel.send("first", &[1; 5])?;
+        channel.send_made("made", 7, || Ok::<_, NetError>(vec![2; 7]))?;
+        channel.recv("answer", 9)?;
+        assert_eq!(channel.recv_up_to("verdict", 20)?.len(), 3);
+    } else {
+        channel.recv("first", 5)?;
+        channel.recv("made", 7)?;
+        channel.send("answer", &[3; 9])?;
+        channel.send("verdict", b"yes")?;
+    }
+    channel.exchange("both", &[4; 6], 6)?;
+    channel.confirm_transcript()
+}
+
+#[test]
+fn a_rehearsal_books_what_a_session_books() {
+    let (client, server) = memory_pair(Duration::from_secs(60));
+    let (mut client, mut server) = (Channel::new(Role::Client, client), Channel::new(Role::Server, server));
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| messages(&mut server));
+        messages(&mut client).unwrap();
+        served.join().unwrap().unwrap();
+    });
+    let mut rehearsal = Channel::rehearsal(Role::Client, vec![("verdict", b"yes".to_vec())]);
+    messages(&mut rehearsal).unwrap();
+    assert!(rehearsal.rehearses() && !client.rehearses());
+    for other in [server.ledger(), rehearsal.ledger()] {
+        assert_eq!(client.ledger().untimed(), other.untimed());
+    }
+    let wrong = client.send_made("made", 7, || Ok::<_, NetError>(vec![2; 6]));
+    assert!(matches!(wrong, Err(NetError::Length { step: "made", expected: 7, got: 6 })));
 }

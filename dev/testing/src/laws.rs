@@ -422,7 +422,7 @@ impl<'l> Laws<'l> {
                 let demands = preparation::demands(needs, pair.party(Role::Client).session().plans());
                 pair.run_with_helper(needs, |name| self.weights.get(name).copied(), run).map(|(got, ledgers)| {
                     for (role, ledger) in [Role::Client, Role::Server].into_iter().zip(ledgers) {
-                        let mut channel = Channel::rehearsal(Role::Client);
+                        let mut channel = Channel::rehearsal(Role::Client, Vec::new());
                         let seed = HalvesSeed::from_bytes(&[0; HalvesSeed::BYTES]);
                         for row in deal::rows(&demands).into_iter().filter(|_| role == Role::Server) {
                             halves::send(&mut channel, &seed, row, None).expect("a rehearsal");

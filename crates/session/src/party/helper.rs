@@ -236,10 +236,11 @@ fn ask_for_pass(channel: &mut Channel, phase: Phase, demands: &[Demand]) -> Resu
 /// helper.
 pub(super) fn leave(engine: &mut Secure) -> Result<Option<Vec<Entry>>, Error> {
     let deals = engine.abb().session().options().helper;
-    engine.abb().helper().take().map(|helper| part_from(helper, deals)).transpose()
+    engine.abb().helper().take().map(|helper| close(helper, deals)).transpose()
 }
 
-fn part_from(mut helper: HelperLink, deals: HelperDeals) -> Result<Vec<Entry>, Error> {
+/// Ends the link of `helper`, which deals as `deals` says; returns the link's account.
+fn close(mut helper: HelperLink, deals: HelperDeals) -> Result<Vec<Entry>, Error> {
     let channel = helper.channel();
     // An empty list of demands ends a session that asks pass by pass.
     let last = if deals == HelperDeals::Passes { ask_for_pass(channel, Phase::Decode, &[]) } else { Ok(()) };
@@ -276,9 +277,8 @@ pub(super) fn rehearse(
         let halves = seed.as_ref().map(HalvesSeed::name);
         let ask =
             Ask { protocol: PROTOCOL, session, server, peer, halves, passes: by_pass, demands: demands.clone() };
-        let mut channel = Channel::rehearsal(Role::Client);
         let missing: Vec<u32> = (0..deal::rows(&ask.demands).len() as u32).collect();
-        channel.expect(MISSING, wire::encode(MISSING, &missing, 0)?);
+        let mut channel = Channel::rehearsal(Role::Client, vec![(MISSING, wire::encode(MISSING, &missing, 0)?)]);
         introduce(&mut channel, &ask, seed.as_ref(), &[], &mut nobody)?;
         let mut helper = HelperLink::new(role, channel, deals, seed)?;
         if !by_pass {
@@ -288,7 +288,7 @@ pub(super) fn rehearse(
             ask_for_pass(helper.channel(), *phase, demands)?;
             helper.rehearse(demands, *phase)?;
         }
-        Ok::<_, Error>(Some(part_from(helper, deals)?))
+        Ok::<_, Error>(Some(close(helper, deals)?))
     };
     Ok([account(Role::Client)?, account(Role::Server)?])
 }
