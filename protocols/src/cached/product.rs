@@ -1,4 +1,5 @@
-//! The operation [`CachedMatmul`]: opens new rows under masks, and multiplies.
+//! The operation [`CachedMatmul`] opens new rows under masks, and multiplies. [`super`] states the protocol: range,
+//! error and what is revealed.
 
 use waggle_engine::Axis;
 use waggle_he::MatmulShape;
