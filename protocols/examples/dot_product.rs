@@ -21,7 +21,7 @@ fn protocol(abb: &mut TwoParty, own: &ArrayD<u64>, n: usize, threshold: i64) -> 
     let role = abb.session().role();
     let x = abb.input(Role::Client, &[n], mine(Role::Client, role))?;
     let y = abb.input(Role::Server, &[n], mine(Role::Server, role))?;
-    let product = abb.apply(Mul { width: WIDTH }, (&x, &y))?.sum_last();
+    let product = abb.apply(Mul { width: WIDTH, error_bits: 0 }, (&x, &y))?.sum_last();
     let bit = abb.apply(AtLeast { thresholds: &[threshold], width: WIDTH }, &product)?;
     // Bits become words to be opened: b ? 1 : 0.
     let one = abb.constant(&Tensor::shape(&bit), 1);

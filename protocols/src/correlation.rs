@@ -237,9 +237,9 @@ mod tests {
                 CorrelationKind::new(row("a", 56)),
                 CorrelationKind::new(row("b", 32)),
                 CorrelationKind::new(Squares { n: 5, width: 40 }),
-                CorrelationKind::new(RowProduct { n: 5, width: 40 }),
-                CorrelationKind::new(RowProduct { n: 5, width: 41 }),
-                CorrelationKind::new(RowProduct { n: 6, width: 40 }),
+                CorrelationKind::new(RowProduct { n: 5, width: 40, error_bits: 0 }),
+                CorrelationKind::new(RowProduct { n: 5, width: 41, error_bits: 0 }),
+                CorrelationKind::new(RowProduct { n: 6, width: 40, error_bits: 0 }),
                 CorrelationKind::new(triple(4, 44)),
                 CorrelationKind::new(triple(5, 44)),
             ]

@@ -19,16 +19,13 @@ use crate::functions::softmax;
 use crate::functions::top_k::Selection;
 use crate::functions::{self, argmax};
 use crate::ops::truncate;
-use crate::ops::{Linear, Matmul, Mul, Reveal, RevealRounded, SumSquares, Truncation};
+use crate::ops::{Linear, Matmul, Reveal, RevealRounded, SumSquares, Truncation};
 use crate::preparation::Made;
 use crate::session::Session;
 use crate::stock::Needs;
 use crate::weight::{FixedWeight, MIN_WEIGHT_FRAC};
 use crate::words::{Words, signed};
 use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, Options, TwoParty};
-
-/// Bits of the ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
-const PRODUCT_WIDTH: u32 = 56;
 
 /// Bits of the ring of sums of squares: they are below 2^(SQUARES_WIDTH - 2 - 2 FRAC) = 2^20.
 const SQUARES_WIDTH: u32 = 58;
@@ -227,6 +224,8 @@ impl<B: Abb> Engine for FixedPoint<B> {
     functions! {
         rows(table: &FixedWeight, start: usize, count: usize) -> B::Words = functions::rows;
         softmax_each(parts: &[Visible<B::Words>]) -> Vec<B::Words> = functions::softmax_each;
+        mul(a: &B::Words, b: &B::Words) -> B::Words = functions::mul;
+        gated(gate: &B::Words, up: &B::Words) -> B::Words = functions::gated;
         hide(x: &B::Words, hidden: Option<&Array2<bool>>) -> B::Words = functions::hide;
         soft_cap(x: &B::Words, cap: f32) -> B::Words = functions::soft_cap;
         gelu(x: &B::Words, form: Gelu) -> B::Words = functions::gelu;
@@ -301,11 +300,6 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn add(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {
         Ok(a.plus(b))
-    }
-
-    fn mul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {
-        let product = self.abb.apply(Mul { width: PRODUCT_WIDTH }, (a, b)).map_err(of_words(2 * FRAC))?;
-        Ok(self.round(&product, 2 * FRAC, PRODUCT_WIDTH)?)
     }
 
     fn scale(&mut self, x: &B::Words, by: f32) -> Result<B::Words, EngineError> {

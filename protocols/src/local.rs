@@ -13,7 +13,7 @@
 //! let [opened, nothing] = Pair::new(Options::default())?.run(|abb| {
 //!     let x = abb.input(Role::Client, &[1], Some(&arr1(&[6]).into_dyn()))?;
 //!     let y = abb.input(Role::Server, &[1], Some(&arr1(&[7]).into_dyn()))?;
-//!     let xy = abb.apply(Mul { width: 64 }, (&x, &y))?;
+//!     let xy = abb.apply(Mul { width: 64, error_bits: 0 }, (&x, &y))?;
 //!     abb.apply(Reveal { width: 64, to: Role::Client }, &xy)
 //! })?;
 //! assert_eq!(opened, Some(arr1(&[42]).into_dyn()));

@@ -21,7 +21,7 @@ pub struct Plans {
     pub(crate) cot_bits: usize,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     seeded: HashMap<MatmulSpec, Arc<SeededPlan>>,
-    ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
+    ole: HashMap<(usize, u32, u32, OleKind), Arc<OlePlan>>,
     /// Prices of a tournament's rounds, by the width of the words.
     prices: HashMap<u32, RoundPrices>,
     rounds: HashMap<(Counts, u32), Arc<[usize]>>,
@@ -104,9 +104,10 @@ impl Plans {
         self.rounds.entry((rows.clone(), width)).or_insert_with(|| search(prices).into()).clone()
     }
 
-    /// The plan of elementwise products.
-    pub fn ole(&mut self, len: usize, width: u32, kind: OleKind) -> Result<Arc<OlePlan>, Error> {
-        known(&mut self.ole, (len, width, kind), || Ok(OlePlan::new(len, width, kind)?))
+    /// The plan of elementwise products that may be off by 2^`error_bits`.
+    pub fn ole(&mut self, len: usize, width: u32, error_bits: u32, kind: OleKind) -> Result<Arc<OlePlan>, Error> {
+        let key = (len, width, error_bits, kind);
+        known(&mut self.ole, key, || Ok(OlePlan::within(len, width, error_bits, kind)?))
     }
 }
 

@@ -51,7 +51,7 @@ fn ours() -> Vec<Row> {
             count,
             |abb| {
                 let (x, y) = (own(abb, &shares_x), own(abb, &shares_y));
-                abb.apply(Mul { width: 64 }, (x, y))
+                abb.apply(Mul { width: 64, error_bits: 0 }, (x, y))
             },
             |results| {
                 for (got, want) in open(results).iter().zip(&product) {

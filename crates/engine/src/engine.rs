@@ -173,6 +173,12 @@ pub trait Engine: 'static {
     /// Entrywise product of two tensors of the same shape.
     fn mul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
+    /// Entrywise product of an activated `gate` with `up`, for a product with a matrix. Engines in fixed point may
+    /// keep fewer fractional bits of either factor than [`mul`](Engine::mul) does.
+    fn gated(&mut self, gate: &Self::Tensor, up: &Self::Tensor) -> Result<Self::Tensor, Error> {
+        self.mul(gate, up)
+    }
+
     /// Product with a public number.
     fn scale(&mut self, x: &Self::Tensor, by: f32) -> Result<Self::Tensor, Error>;
 

@@ -114,8 +114,8 @@ lawful!(sum_squares::SumSquares, |words, _| &words[0], Words);
 lawful!(truncate::Truncation, |words, _| &words[0], Words);
 
 /// Makes a [`Function`] of an expression over a box, its words and its bits, and names the variant of [`Output`]:
-/// `function!(Words, [width: u32], |b, words, _| b.apply(Mul { width: *width }, (&words[0], &words[0])))`. The
-/// brackets name the variables that the expression uses.
+/// `function!(Words, [width: u32], |b, _, bits| b.apply(B2a { width: *width }, &bits[0]))`. The brackets name the
+/// variables that the expression uses.
 #[macro_export]
 macro_rules! function {
     ($output:ident, [$($name:ident : $ty:ty),*], |$b:ident, $words:pat_param, $bits:pat_param| $body:expr) => {{

@@ -34,23 +34,26 @@ pub(crate) struct Block {
 pub(crate) struct Layout {
     pub(crate) len: usize,
     pub(crate) width: u32,
+    /// Products may be off by `2^error_bits`.
+    pub(crate) error_bits: u32,
     pub(crate) set: ParamSet,
-    /// Plaintext primes, all of the same size. Their product is at least `2^(2 width)`.
+    /// Plaintext primes, all of the same size. Their product is at least `2^(2 width - error_bits)`.
     pub(crate) primes: Vec<u64>,
 }
 
 impl Layout {
     /// The layout that sends the fewest bytes both ways.
-    pub(crate) fn search(len: usize, width: u32, operands: usize) -> Result<Self, HeError> {
+    pub(crate) fn search(len: usize, width: u32, error_bits: u32, operands: usize) -> Result<Self, HeError> {
         HeError::check_width("ring width", 64, width)?;
+        HeError::check_width("bits above an error", width, width.saturating_sub(error_bits))?;
         if !(1..MAX_LEN).contains(&len) {
             return Err(HeError::Shape { step: "OLE" });
         }
         let mut best: Option<Self> = None;
         for set in ParamSet::ALL {
             for count in 1..=5 {
-                let Some(primes) = plaintext_primes(set, 2 * width, count) else { continue };
-                let layout = Self { len, width, set, primes };
+                let Some(primes) = plaintext_primes(set, 2 * width - error_bits, count) else { continue };
+                let layout = Self { len, width, error_bits, set, primes };
                 let bytes = |l: &Self| l.upload_bytes(operands) + l.download_bytes();
                 if layout.hides(operands) && best.as_ref().is_none_or(|b| bytes(&layout) < bytes(b)) {
                     best = Some(layout);
@@ -166,10 +169,10 @@ mod tests {
         const MESSAGES: f64 = 1e6;
         let (mut worst, mut sum, mut plans) = (0f64, 0f64, 0);
         for width in 1..=64 {
-            for operands in [1, 2] {
+            for (operands, error_bits) in [(1, 0), (2, 0), (2, width / 4)] {
                 let lens = (0..=24).flat_map(|log| [1 << log, (1 << log) + 1, (3 << log) / 2]);
                 for len in lens {
-                    let layout = Layout::search(len, width, operands).unwrap();
+                    let layout = Layout::search(len, width, error_bits, operands).unwrap();
                     let distance = layout.distance(operands);
                     assert!(distance <= (-60f64).exp2(), "{len} of {width} bits: 2^{}", distance.log2());
                     (worst, sum, plans) = (worst.max(distance), sum + distance, plans + 1);
@@ -187,15 +190,26 @@ mod tests {
         for (len, width, operands, kilobytes) in
             [(768, 64, 1, 251), (8192, 64, 1, 848), (8192, 64, 2, 1389), (768, 44, 1, 172), (8192, 44, 2, 934)]
         {
-            let layout = Layout::search(len, width, operands).unwrap();
+            let layout = Layout::search(len, width, 0, operands).unwrap();
             let bytes = layout.upload_bytes(operands) + layout.download_bytes();
             assert_eq!((bytes + 500) / 1000, kilobytes, "{len} of {width} bits: {layout:?}");
         }
     }
 
+    /// A product of 50 bits with twelve bits of error costs what an exact product of 44 bits costs.
+    #[test]
+    fn errors_save_bytes() {
+        let [coarse, exact] = [(50, 12), (44, 0)].map(|(width, error_bits)| {
+            let layout = Layout::search(1 << 16, width, error_bits, 2).unwrap();
+            layout.upload_bytes(2) + layout.download_bytes()
+        });
+        assert_eq!(coarse, exact);
+        assert!(matches!(Layout::search(1, 12, 12, 1), Err(HeError::Width { .. })));
+    }
+
     #[test]
     fn long_vectors_get_a_larger_modulus() {
-        let set = |len| Layout::search(len, 64, 1).unwrap().set;
+        let set = |len| Layout::search(len, 64, 0, 1).unwrap().set;
         assert_eq!(set(8192), ParamSet::Widest);
         assert_eq!(set(1 << 20), ParamSet::Wide);
     }

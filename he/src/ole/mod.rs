@@ -7,6 +7,9 @@
 //! `X y mod P` and scale each by `2^l / P`. With `X = P x / 2^l + d`, `|d| <= 1/2`, the sum of the results is x y up
 //! to `|d y| 2^l / P <= 1/4` (twice that for [`OleKind::Merged`]) and two roundings of 1/2: **at most 1 LSB**.
 //!
+//! If products may be off by 2^s ([`OlePlan::within`]), `P >= 2^(2l - s)` is enough: `|d y| 2^l / P` is then at most
+//! 2^s / 4. Fixed-point products whose last places are dropped anyway use this.
+//!
 //! # Masks
 //! An error of one unit in a *coefficient* would spoil every slot, so share conversion must not fail. The mask r is
 //! uniform over those elements of `Z_q` for which `t r / q` lies within 1/4 of an integer. Then `round(t (phase + r)

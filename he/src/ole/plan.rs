@@ -80,7 +80,13 @@ impl OlePlan {
     /// Plans `len >= 1` products modulo `2^width`, `1 <= width <= 64`. Errors: [`HeError::Width`],
     /// [`HeError::Shape`].
     pub fn new(len: usize, width: u32, kind: OleKind) -> Result<Self, HeError> {
-        Ok(Self { kind, layout: Layout::search(len, width, kind.operands())? })
+        Self::within(len, width, 0, kind)
+    }
+
+    /// [`Self::new`] for products that may be off by `2^error_bits`, `error_bits < width`. Plaintexts then have
+    /// `error_bits` fewer bits, which saves bytes.
+    pub fn within(len: usize, width: u32, error_bits: u32, kind: OleKind) -> Result<Self, HeError> {
+        Ok(Self { kind, layout: Layout::search(len, width, error_bits, kind.operands())? })
     }
 
     /// The parameter set that both keys must have.
@@ -133,9 +139,9 @@ impl OlePlan {
         self.layout.distance(self.kind.operands())
     }
 
-    /// Bound on `|share sum - exact product| mod 2^width`: 1.
+    /// Bound on `|share sum - exact product| mod 2^width`: 1, or what [`Self::within`] was told.
     pub fn lsb_error(&self) -> u64 {
-        1
+        1 << self.layout.error_bits
     }
 
     /// Encrypts this party's operands (see [`OleKind`]), each of the planned length, modulo `2^width`. Errors: a key

@@ -53,6 +53,23 @@ fn products_of_random_and_extreme_values() {
 }
 
 #[test]
+fn coarse_products() {
+    let mut rng = StdRng::seed_from_u64(7);
+    for (width, error_bits) in [(64, 40), (50, 12), (44, 1), (8, 7)] {
+        for kind in KINDS {
+            let plan = OlePlan::within(9000, width, error_bits, kind).unwrap();
+            assert_eq!(plan.lsb_error(), 1 << error_bits);
+            let mut draw = |top: u64| -> Vec<u64> { (0..9000).map(|_| rng.random::<u64>() | top).collect() };
+            let values = [draw(0), draw(1 << (width - 1)), draw(0), draw(0)];
+            let slices: Vec<&[u64]> = values.iter().map(Vec::as_slice).collect();
+            let operands = kind.operands();
+            let y = slices[2..2 + operands].to_vec();
+            run(&plan, kind, &slices[..operands], &y, &mut StdRng::seed_from_u64(8));
+        }
+    }
+}
+
+#[test]
 fn constant_vectors_of_the_largest_values() {
     let mut rng = StdRng::seed_from_u64(3);
     for value in [1 << 63, u64::MAX, (1 << 63) - 1] {

@@ -83,7 +83,7 @@ impl<W> Block<'_, W> {
             let activated = |s: &mut E, x: &E::Tensor| s.scope("activation", |s| activate(s, style.activation, x));
             let h = if gated {
                 let gate = activated(engine, &up.slice(1, 0..f))?;
-                engine.scope("gate", |s| s.mul(&gate, &up.slice(1, f..2 * f)))?
+                engine.scope("gate", |s| s.gated(&gate, &up.slice(1, f..2 * f)))?
             } else {
                 activated(engine, &up)?
             };
@@ -102,7 +102,7 @@ impl<W> Block<'_, W> {
         let added = engine.scope("by layer", |engine| {
             let gate = engine.scope("gate", |s| layer.times(s, Role::LayerGate, &out))?;
             let gate = engine.scope("activation", |s| activate(s, style.activation, &gate))?;
-            let h = engine.scope("product", |s| s.mul(&gate, &style.rows(own, texts, wanted)))?;
+            let h = engine.scope("product", |s| s.gated(&gate, &style.rows(own, texts, wanted)))?;
             let added = engine.scope("projection", |s| layer.times(s, Role::LayerProjection, &h))?;
             self.scaled_sum(engine, &out, &added, Role::AfterLayer)
         })?;

@@ -83,7 +83,8 @@ mod tests {
     #[test]
     fn products_are_right_in_uneven_batches_and_a_changed_bit_shows() {
         let (units, width) = (103, 37);
-        let demand = Demand::Units { kind: Dealt::RowProduct(RowProduct { n: 1, width }), units, batch: 40 };
+        let demand =
+            Demand::Units { kind: Dealt::RowProduct(RowProduct { n: 1, width, error_bits: 0 }), units, batch: 40 };
         let wrong = |spoil: fn(&mut [Vec<u8>; 2])| {
             let [client, server] = dealt(&demand, spoil);
             let units = client.as_chunks::<3>().0.iter().zip(server.as_chunks::<3>().0);

@@ -7,7 +7,8 @@
 //! - *OT*: correlated OTs on the bits of one factor (Gilboa, CRYPTO 1999). Bit j carries the other factor modulo
 //!   2^(w-j). A word that multiplies a row of n shares its OTs with the whole row. Exact.
 //! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`waggle_he::OlePlan`]). The client encrypts, the
-//!   server multiplies. Error: 1 in the last place per product.
+//!   server multiplies. Error: 1 in the last place per product, or more where the caller drops the last places
+//!   anyway ([`Mul::error_bits`]), which saves bytes.
 //!
 //! Rows times words have a third way: products of columns with 1 x 1 matrices by
 //! `matmul::shared`, whose ciphertexts hold a product in every coefficient.
@@ -15,8 +16,8 @@
 //! *Prepared.* Offline, the parties share random a, b and a b in one of the same ways, in large batches. Online, the
 //! parties open x - a and y - b in one exchange and use Beaver's formula (CRYPTO 1991).
 //!
-//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place of each
-//! product; by products of matrices twice [`waggle_he::ProductPlan::lsb_error`]. A prepared product has the error of
+//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 or 2^error_bits in the
+//! last place of each product; by products of matrices twice [`waggle_he::ProductPlan::lsb_error`]. A prepared product has the error of
 //! the a b that it takes.
 //!
 //! **Revealed.** Nothing: x - a and y - b are uniform, because every a and b is used once. By OLE this holds up to a
@@ -36,24 +37,26 @@ use crate::ops::{batch_items, batched_cost, matmul};
 use crate::wire::beaver::{minus, random};
 use crate::wire::{cross, opening};
 
-/// x y modulo 2^`width`, entrywise; shapes equal. Error: at most 1 in the last place.
+/// x y modulo 2^`width`, entrywise; shapes equal. Error: at most 2^`error_bits` in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct Mul {
     /// Bits of the ring, 1..=64.
     pub width: u32,
+    /// log2 of the error that the caller bears, less than `width`.
+    pub error_bits: u32,
 }
 
 impl Operation for Mul {
     entrywise!(Words, Words -> Words);
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
-        let product = RowProduct { n: 1, width: self.width };
+        let product = RowProduct { n: 1, width: self.width, error_bits: self.error_bits };
         options.preprocess.then(|| Need::new(product, shape.iter().product()))
     }
 
     fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
         let n = shape.iter().product();
-        if prepared { Ok(prepared_cost(n, 1, self.width)) } else { mul_cost(plans, n, self.width) }
+        if prepared { Ok(prepared_cost(n, 1, self.width)) } else { mul_cost(plans, n, *self) }
     }
 
     fn run(
@@ -66,7 +69,7 @@ impl Operation for Mul {
         let (x, y) = (flat(x), flat(y));
         let product = match correlations {
             Some(correlations) => prepared(s, &x, &y, 1, self.width, correlations)?,
-            None => mul(s, &x, &y, self.width)?,
+            None => mul(s, &x, &y, *self)?,
         };
         Ok(shaped(shape, product))
     }
@@ -89,6 +92,12 @@ pub struct MulRows {
     pub width: u32,
 }
 
+impl MulRows {
+    fn product(self, n: usize) -> RowProduct {
+        RowProduct { n, width: self.width, error_bits: 0 }
+    }
+}
+
 impl Operation for MulRows {
     type Input<'a, F: Form> = (&'a F::Words, &'a F::Words);
     type Output<F: Form> = F::Words;
@@ -106,11 +115,11 @@ impl Operation for MulRows {
     }
 
     fn correlations(&self, &[rows, n]: &[usize; 2], options: &Options) -> Option<Need> {
-        (options.preprocess && n > 0).then(|| Need::new(RowProduct { n, width: self.width }, rows))
+        (options.preprocess && n > 0).then(|| Need::new(self.product(n), rows))
     }
 
     fn cost(&self, &[rows, n]: &[usize; 2], prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
-        if prepared { Ok(prepared_cost(rows, n, self.width)) } else { rows_cost(plans, rows, n, self.width) }
+        if prepared { Ok(prepared_cost(rows, n, self.width)) } else { rows_cost(plans, rows, self.product(n)) }
     }
 
     fn run(
@@ -122,7 +131,7 @@ impl Operation for MulRows {
         let n = x.shape()[1];
         let product = match correlations {
             Some(correlations) => prepared(s, &flat(x), &flat(y), n, self.width, correlations)?,
-            None => self::rows(s, &flat(x), &flat(y), n, self.width)?,
+            None => self::rows(s, &flat(x), &flat(y), self.product(n))?,
         };
         Ok(shaped(x.shape(), product))
     }
@@ -142,7 +151,7 @@ impl Operation for MulRows {
     }
 }
 
-/// A random row a, a random word b, and a b. Unit: a row.
+/// A random row a, a random word b, and a b, whose entries may be off by 2^`error_bits`. Unit: a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowProduct {
@@ -150,15 +159,19 @@ pub struct RowProduct {
     pub n: usize,
     /// Bits of the ring.
     pub width: u32,
+    /// log2 of the error in the last place, less than `width`.
+    pub error_bits: u32,
 }
 
 impl Correlation for RowProduct {
     fn dealt_words(&self) -> Option<u64> {
-        in_range(self.width, counted(&[self.n, 2])?.checked_add(1)?)
+        let words = in_range(self.width, counted(&[self.n, 2])?.checked_add(1)?)?;
+        (self.error_bits < self.width).then_some(words)
     }
 
+    /// Dealt products are exact.
     fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
-        let RowProduct { n, width } = *self;
+        let RowProduct { n, width, .. } = *self;
         let (a, b) = (d.draw_both(units * n, width), d.draw_both(units, width));
         let client = d.draw(Role::Client, units * n, width);
         let server = d.give(Role::Server, units * n, &[width], || {
@@ -183,13 +196,13 @@ impl Correlation for RowProduct {
     }
 
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Ok(rows_cost(plans, units, self.n, self.width)?.offline())
+        Ok(rows_cost(plans, units, *self)?.offline())
     }
 
     fn make(&self, s: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
-        let RowProduct { n, width } = *self;
+        let RowProduct { n, width, .. } = *self;
         let (a, b) = (random(s, units * n, width), random(s, units, width));
-        let products = rows(s, &a, &b, n, width)?;
+        let products = rows(s, &a, &b, *self)?;
         let rows = a.chunks_exact(n).zip(&b).zip(products.chunks_exact(n));
         Ok(rows.flat_map(|((a, b), ab)| a.iter().chain([b]).chain(ab)).copied().collect())
     }
@@ -198,25 +211,25 @@ impl Correlation for RowProduct {
 const UPLOAD: &str = "mul/upload";
 const DOWNLOAD: &str = "mul/download";
 
-fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+fn mul(s: &mut Session, x: &[u64], y: &[u64], how: Mul) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
-    let mut out = match ole_if_cheaper(s.plans(), x.len(), width)? {
+    let mut out = match ole_if_cheaper(s.plans(), x.len(), how)? {
         Some(plan) => ole(s, &plan, &[x, y])?,
-        None => return rows_by_ot(s, x, y, 1, width),
+        None => return rows_by_ot(s, x, y, 1, how.width),
     };
     out.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = out.wrapping_add(x.wrapping_mul(*y)));
     Ok(out)
 }
 
-fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
+fn mul_cost(plans: &mut Plans, n: usize, how: Mul) -> Result<Cost, Error> {
     if n == 0 {
         return Ok(Cost::free());
     }
-    Ok(match ole_if_cheaper(plans, n, width)? {
+    Ok(match ole_if_cheaper(plans, n, how)? {
         Some(plan) => ole_cost(&plan),
-        None => rows_by_ot_cost(n, 1, width),
+        None => rows_by_ot_cost(n, 1, how.width),
     })
 }
 
@@ -231,12 +244,13 @@ enum RowProducts {
 
 impl RowProducts {
     /// The way that sends the fewest bytes, and its cost.
-    fn cheapest(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<(Self, Cost), Error> {
+    fn cheapest(plans: &mut Plans, rows: usize, kind: RowProduct) -> Result<(Self, Cost), Error> {
+        let RowProduct { n, width, error_bits } = kind;
         let by_ot = (RowProducts::Rows, rows_by_ot_cost(rows, n, width));
         if rows * n == 0 {
             return Ok(by_ot);
         }
-        let mut ways = vec![(RowProducts::Entries, mul_cost(plans, rows * n, width)?)];
+        let mut ways = vec![(RowProducts::Entries, mul_cost(plans, rows * n, Mul { width, error_bits })?)];
         // A single word keeps to the other two ways, which have the smaller error.
         if n > 1 {
             let shape = MatmulShape { batch: rows, m: n, k: 1, n: 1 };
@@ -247,20 +261,21 @@ impl RowProducts {
     }
 }
 
-/// Shares of row r of `x` times y_r, modulo 2^`width`. A row has `n` words, and `x` is row-major.
-fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
-    match RowProducts::cheapest(s.plans(), y.len(), n, width)?.0 {
+/// Shares of row r of `x` times y_r. A row has `kind.n` words, and `x` is row-major.
+fn rows(s: &mut Session, x: &[u64], y: &[u64], kind: RowProduct) -> Result<Vec<u64>, Error> {
+    let RowProduct { n, width, error_bits } = kind;
+    match RowProducts::cheapest(s.plans(), y.len(), kind)?.0 {
         RowProducts::Entries => {
             let spread: Vec<u64> = y.iter().flat_map(|&y| std::iter::repeat_n(y, n)).collect();
-            mul(s, x, &spread, width)
+            mul(s, x, &spread, Mul { width, error_bits })
         }
         RowProducts::Rows => rows_by_ot(s, x, y, n, width),
         RowProducts::Columns(shape) => matmul::shared(s, shape, x, y, width),
     }
 }
 
-fn rows_cost(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<Cost, Error> {
-    Ok(RowProducts::cheapest(plans, rows, n, width)?.1)
+fn rows_cost(plans: &mut Plans, rows: usize, kind: RowProduct) -> Result<Cost, Error> {
+    Ok(RowProducts::cheapest(plans, rows, kind)?.1)
 }
 
 /// [`rows`] by OT, exact.
@@ -346,9 +361,9 @@ pub(super) fn add_places(out: &mut [u64], shares: &[u64], n: usize, width: u32) 
 }
 
 /// The OLE plan, if it sends fewer bytes than OTs would.
-fn ole_if_cheaper(plans: &mut Plans, n: usize, width: u32) -> Result<Option<Arc<OlePlan>>, Error> {
-    let plan = plans.ole(n, width, OleKind::Merged)?;
-    let ot_bytes = wire_bytes(plans, &rows_by_ot_cost(n, 1, width));
+fn ole_if_cheaper(plans: &mut Plans, n: usize, how: Mul) -> Result<Option<Arc<OlePlan>>, Error> {
+    let plan = plans.ole(n, how.width, how.error_bits, OleKind::Merged)?;
+    let ot_bytes = wire_bytes(plans, &rows_by_ot_cost(n, 1, how.width));
     let ole_bytes = plan.upload_bytes() + plan.download_bytes() + 2 * HEADER_BYTES;
     Ok((ole_bytes < ot_bytes).then_some(plan))
 }

@@ -182,7 +182,7 @@ impl Way {
         }
         let mut ways = vec![(Way::Entries(Entries::Ots), cross::one_way_cost(&rows_shape(rows * n, 1, width - 1)))];
         if width > 1 {
-            let plan = plans.ole(rows * n, width - 1, OleKind::Product)?;
+            let plan = plans.ole(rows * n, width - 1, 0, OleKind::Product)?;
             let cost = ole_cost(&plan);
             ways.push((Way::Entries(Entries::Ole(plan)), cost));
             let shape = MatmulShape { batch: rows, m: 1, k: n, n: 1 };

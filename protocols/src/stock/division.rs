@@ -128,7 +128,7 @@ mod tests {
                 bits: 20,
             }),
             1 => CorrelationKind::new(Squares { n: size, width: 40 }),
-            2 => CorrelationKind::new(RowProduct { n: size, width: 44 }),
+            2 => CorrelationKind::new(RowProduct { n: size, width: 44, error_bits: 0 }),
             _ => CorrelationKind::new(Triple { batch: 1, m: size, k: 3, n: 4, width: 40 }),
         }
     }

@@ -8,7 +8,7 @@ use waggle_protocols::functions::argmax::ARGMAX_WIDTH;
 use waggle_protocols::functions::compact::compact;
 use waggle_protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
 use waggle_protocols::functions::top_k::{self, Scores, Selection};
-use waggle_protocols::functions::{argmax, gelu, relu, rms_norm, rope, silu, soft_cap, softmax, softmax_each};
+use waggle_protocols::functions::{argmax, gated, gelu, relu, rms_norm, rope, silu, soft_cap, softmax, softmax_each};
 use waggle_protocols::{Clear, Error, FRAC, Gelu, Options, Tensor};
 use waggle_testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values, to_fixed};
 
@@ -42,6 +42,15 @@ fn activations() {
             &[300],
             function!(Words, [cap: f32], |b, x, _| soft_cap(b, &x[0], *cap)),
         );
+    }
+}
+
+/// Either factor is rounded by up to 2^-15. There are so many that their products come from OLE.
+#[test]
+fn gated_products() {
+    let product = function!(Words, [], |b, x, _| gated(b, &x[0].slice(0, 0..1), &x[0].slice(0, 1..2)));
+    for range in [3.0, 500.0] {
+        close(2.0 * range / 32768.0 + 2e-5, range, &[2, 9000], product.clone());
     }
 }
 

@@ -129,7 +129,8 @@ fn of_functions_by_tables() {
 
 #[test]
 fn of_products_of_words() {
-    on_two(Mul { width: 40 }, 19, [&[N], &[N]]);
+    on_two(Mul { width: 40, error_bits: 0 }, 19, [&[N], &[N]]);
+    on_two(Mul { width: 50, error_bits: 12 }, 24, [&[N], &[N]]);
     on_two(MulRows { width: 41 }, 20, [&[2, 6], &[2]]);
     on_two(Matmul { width: 50 }, 20, [&[1, 2, 3], &[1, 3, 2]]);
     on_words(SumSquares { width: 40 }, 17, true, &[2, 6], &BOTH);

@@ -14,7 +14,7 @@ use crate::small::{run, share};
 fn positive<B: Abb>(abb: &mut B, x: &B::Words) -> Result<B::Words, Error> {
     let bits = abb.apply(AtLeast { thresholds: &[0], width: 20 }, x)?;
     let words = abb.apply(B2a { width: 32 }, &bits)?;
-    abb.apply(Mul { width: 32 }, (&words, &words))
+    abb.apply(Mul { width: 32, error_bits: 0 }, (&words, &words))
 }
 
 /// Units of `kernel` at `party` in all accounts.
