@@ -1,9 +1,9 @@
 //! Products of activations, entry by entry.
 //!
 //! A *gated* product a u, of an activation's result a with u, goes into a product with a matrix. Where its
-//! correlations are prepared, both factors are rounded to [`GATED_FRAC`] fractional bits, for nothing, and
-//! their product may be off by one unit of the result. A prepared product modulo 2^56 that is right to its last place
-//! takes plaintexts of 112 bits. This one takes 88, which is two primes in place of three.
+//! correlations are prepared, both factors are rounded to [`GATED_FRAC`] fractional bits, which sends nothing, and
+//! their product may be off by one unit of the result. So plaintexts have 88 bits in place of 112, and two primes in
+//! place of three.
 //!
 //! **Range.** |a u| < 2^18. **Error.** [`mul`]: less than 2^-17. [`gated`] where correlations are prepared: less than
 //! 2^-15 (|a| + |u|) + 2^-17, so that rounding a adds a sixth to the effect of
@@ -21,11 +21,11 @@
 //! | the same with prepared products of t0, t1 and the mask of u | 141 | 25 | 4 |
 //! | y and x selected and multiplied by u in one exchange | 290 | 38 | 3 |
 //!
-//! The form of four exchanges takes longer than [`gated`] over a link of 3 Gbit/s and 0.3 ms, and for prompts over any
-//! link. A payload (1, rho, rho^2) (1, s) of the activation's key, for a mask s of u, spares no product: s rho and
-//! s rho^2 are products of shared words, and so is x u beyond the table. A mask r modulo 2^30 of the activation's
-//! result needs the carry of the shares of r, which is a comparison. The truncation cannot be the one in which a
-//! matrix takes its input: that needs products modulo 2^68 at 30 fractional bits.
+//! The form of four exchanges takes longer than [`gated`] over a link of 3 Gbit/s and 0.3 ms, and for prompts over
+//! slower links, too. A payload (1, rho, rho^2) (1, s) of the activation's key, for a mask s of u, spares no product:
+//! s rho and s rho^2 are products of shared words, and so is x u beyond the table. A mask r modulo 2^30 of the
+//! activation's result needs the carry of the shares of r, which is a comparison. The truncation cannot be the one in
+//! which a matrix takes its input: that needs products modulo 2^68 at 30 fractional bits.
 
 use crate::abb::Abb;
 use crate::error::of_words;
