@@ -17,7 +17,7 @@
 //! |---|---|---|---|
 //! | [`mul`] | 169 | 28 | 5 |
 //! | [`gated`] | 118 | 25 | 5 |
-//! | the activation's result extended within the product, where t0 t1 u is t0 (t1 u) for top bits t0, t1 | 121 | 38 | 4 |
+//! | a extended within the product, where t0 t1 u is t0 (t1 u) for the top bits t0, t1 of its shares | 121 | 38 | 4 |
 //! | the same with prepared products of t0, t1 and the mask of u | 141 | 25 | 4 |
 //! | y and x selected and multiplied by u in one exchange | 290 | 38 | 3 |
 //!

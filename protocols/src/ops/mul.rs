@@ -16,9 +16,9 @@
 //! *Prepared.* Offline, the parties share random a, b and a b in one of the same ways, in large batches. Online, the
 //! parties open x - a and y - b in one exchange and use Beaver's formula (CRYPTO 1991).
 //!
-//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 or 2^error_bits in the
-//! last place of each product; by products of matrices twice [`waggle_he::ProductPlan::lsb_error`]. A prepared product has the error of
-//! the a b that it takes.
+//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 2^error_bits in the last place of
+//! each product, which is 1 for 0 bits; by products of matrices twice [`waggle_he::ProductPlan::lsb_error`]. A
+//! prepared product has the error of the a b that it takes.
 //!
 //! **Revealed.** Nothing: x - a and y - b are uniform, because every a and b is used once. By OLE this holds up to a
 //! statistical distance of 2^-60 per message, see [`waggle_he::OlePlan`].
