@@ -94,8 +94,17 @@ impl Pipeline<'_> {
 }
 
 /// Scopes of the kinds of this crate in the order of the offline phase. Kinds from elsewhere come after them.
-const SCOPES: [&str; 8] =
-    ["linear", "squares", "products", "matrix products", "functions", "comparisons", "selections", "truncations"];
+const SCOPES: [&str; 9] = [
+    "linear",
+    "squares",
+    "scaled squares",
+    "products",
+    "matrix products",
+    "functions",
+    "comparisons",
+    "selections",
+    "truncations",
+];
 
 /// A [`Correlation`] as a key: equal if type and fields are.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use crate::abb::Abb;
 use crate::error::of_words;
 use crate::functions::ring_for;
 use crate::functions::rsqrt::{RSQRT_FRAC, rsqrt, smallest_square};
-use crate::ops::{MulRows, SumSquares, Truncation};
+use crate::ops::{ScaleRows, SquareRows, Truncation};
 use crate::{Error, FRAC, Tensor};
 
 /// Largest error of an output relative to sqrt(n).
@@ -24,12 +24,12 @@ pub fn rms_norm<B: Abb>(b: &mut B, x: &B::Words, eps: f32) -> Result<B::Words, E
         let (shape, n) = (x.shape(), *x.shape().last().expect("at least one axis"));
         let x = x.reshape(&[x.len() / n, n]);
         let smallest = smallest_square(n, eps);
-        let q = b.apply(SumSquares { width: 64 }, &x).map_err(of_words(2 * FRAC))?;
-        let q = b.add_public(&q, smallest);
         // |x| sqrt(n) / sqrt(sum x^2) <= sqrt(n).
         let width = ring_for((n as f64).sqrt(), FRAC + RSQRT_FRAC);
+        let (q, x) = b.apply(SquareRows { width: 64, scaled: width }, &x).map_err(of_words(2 * FRAC))?;
+        let q = b.add_public(&q, smallest);
         let scale = rsqrt(b, &q, n, smallest, width)?;
-        let y = b.apply(MulRows { width }, (&x, &scale))?;
+        let y = b.apply(ScaleRows, (x, &scale))?;
         let y = b.apply(Truncation { width, shift: RSQRT_FRAC, out: 64 }, &y)?;
         Ok(y.reshape(&shape))
     })

@@ -159,15 +159,9 @@ impl Correlation for RowProduct {
 
     fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let RowProduct { n, width } = *self;
-        let (a, b) = (d.draw_both(units * n, width), d.draw_both(units, width));
-        let client = d.draw(Role::Client, units * n, width);
-        let server = d.give(Role::Server, units * n, &[width], || {
-            let shape = MatmulShape { batch: units, m: n, k: 1, n: 1 };
-            let whole = matmul::of_shares(shape, [&a[0], &a[1]], [&b[0], &b[1]]);
-            minus(&whole, client.iter().copied()).collect()
-        })?;
-        let unit = |a: &[u64], b: &[u64], ab: &[u64]| woven(units, &[(a, n), (b, 1), (ab, n)]);
-        Ok([unit(&a[0], &b[0], &client), unit(&a[1], &b[1], &server)])
+        let a = d.draw_both(units * n, width);
+        let (b, ab) = self.dealt(d, units, &a)?;
+        Ok([0, 1].map(|role| woven(units, &[(&a[role], n), (&b[role], 1), (&ab[role], n)])))
     }
 
     fn scope(&self) -> &'static str {
@@ -189,9 +183,28 @@ impl Correlation for RowProduct {
     fn make(&self, s: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let RowProduct { n, width } = *self;
         let (a, b) = (random(s, units * n, width), random(s, units, width));
-        let products = rows(s, &a, &b, n, width)?;
-        let rows = a.chunks_exact(n).zip(&b).zip(products.chunks_exact(n));
-        Ok(rows.flat_map(|((a, b), ab)| a.iter().chain([b]).chain(ab)).copied().collect())
+        let ab = rows(s, &a, &b, n, width)?;
+        Ok(woven(units, &[(&a, n), (&b, 1), (&ab, n)]))
+    }
+}
+
+impl RowProduct {
+    /// The words b of `units` units, and a b for their rows `a`, each first at the client and then at the server.
+    pub(super) fn dealt(
+        &self,
+        d: &mut Dealing<'_>,
+        units: usize,
+        a: &[Vec<u64>; 2],
+    ) -> Result<([Vec<u64>; 2], [Vec<u64>; 2]), Error> {
+        let RowProduct { n, width } = *self;
+        let b = d.draw_both(units, width);
+        let client = d.draw(Role::Client, units * n, width);
+        let server = d.give(Role::Server, units * n, &[width], || {
+            let shape = MatmulShape { batch: units, m: n, k: 1, n: 1 };
+            let whole = matmul::of_shares(shape, [&a[0], &a[1]], [&b[0], &b[1]]);
+            minus(&whole, client.iter().copied()).collect()
+        })?;
+        Ok((b, [client, server]))
     }
 }
 
@@ -248,7 +261,7 @@ impl RowProducts {
 }
 
 /// Shares of row r of `x` times y_r, modulo 2^`width`. A row has `n` words, and `x` is row-major.
-fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
+pub(super) fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
     match RowProducts::cheapest(s.plans(), y.len(), n, width)?.0 {
         RowProducts::Entries => {
             let spread: Vec<u64> = y.iter().flat_map(|&y| std::iter::repeat_n(y, n)).collect();
