@@ -261,10 +261,10 @@ fn sum_squares() {
 #[test]
 fn square_rows_and_scale_rows() {
     for (rows, n, width, scaled, bits) in
-        [(1, 48, 64, 49, 26), (4, 9, 40, 40, 15), (3, 1, 12, 7, 3), (9, 768, 41, 30, 14), (90, 768, 64, 49, 24)]
+        [(1, 48, 64, 49, 26), (4, 9, 40, 40, 15), (3, 1, 12, 7, 3), (9, 768, 41, 30, 14), (350, 768, 64, 49, 24)]
     {
         let x = signed_values(bits, rows * n, 10);
-        let y = signed_values(scaled.saturating_sub(bits + 2).max(1), rows, 11);
+        let y = signed_values(scaled - bits - 2, rows, 11);
         let sums = function!(Words, [width: u32, scaled: u32], |b, x, _| {
             Ok(b.apply(SquareRows { width: *width, scaled: *scaled }, &x[0])?.0)
         });

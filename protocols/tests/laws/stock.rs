@@ -277,9 +277,6 @@ fn units_that_come_out_of_the_stock_twice_are_noticed() {
     // Single units, and enough words of a few bits.
     comes_twice(&[1], function!(Words, [], |b, x, _| b.apply(Mul { width: 48 }, (&x[0], &x[0]))));
     comes_twice(&[1, 5], function!(Words, [], |b, x, _| b.apply(SumSquares { width: 40 }, &x[0])));
-    comes_twice(
-        &[1, 5],
-        function!(Words, [], |b, x, _| Ok(b.apply(SquareRows { width: 40, scaled: 30 }, &x[0])?.0)),
-    );
+    comes_twice(&[1, 5], function!(Words, [], |b, x, _| Ok(b.apply(SquareRows { width: 40, scaled: 30 }, &x[0])?.0)));
     comes_twice(&[40], function!(Words, [], |b, x, _| b.apply(Truncation { width: 44, shift: 15, out: 32 }, &x[0])));
 }
