@@ -233,6 +233,7 @@ mod tests {
     use crate::ops::matmul::Triple;
     use crate::ops::mul::RowProduct;
     use crate::ops::private::MaskedRow;
+    use crate::ops::scaled_squares::ScaledSquares;
     use crate::ops::sum_squares::Squares;
 
     #[test]
@@ -246,6 +247,8 @@ mod tests {
                 CorrelationKind::new(row("a", 56)),
                 CorrelationKind::new(row("b", 32)),
                 CorrelationKind::new(Squares { n: 5, width: 40 }),
+                CorrelationKind::new(ScaledSquares { n: 5, width: 40, scaled: 30 }),
+                CorrelationKind::new(ScaledSquares { n: 5, width: 40, scaled: 31 }),
                 CorrelationKind::new(RowProduct { n: 5, width: 40 }),
                 CorrelationKind::new(RowProduct { n: 5, width: 41 }),
                 CorrelationKind::new(RowProduct { n: 6, width: 40 }),
