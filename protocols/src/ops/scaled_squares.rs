@@ -256,20 +256,25 @@ impl Correlation for ScaledSquares {
         unit_words(self.n)
     }
 
+    /// Squares take few bytes in large batches. The products of such a batch are made in several smaller ones.
     fn batch(&self, options: &Options) -> usize {
         self.squares().batch(options)
     }
 
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        let squares = self.squares().cost(plans, units)?;
-        Ok(squares.then(self.products().cost(plans, units)?))
+        let (squares, products) = (self.squares().cost(plans, units)?, self.products());
+        let batch = products.batch(plans.options());
+        Ok(squares.then(Cost::in_batches(units, batch, |size| products.cost(plans, size))?))
     }
 
     fn make(&self, s: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         // The next batch does not begin under the squares, because messages of the products come before it.
         let [a, sums] = self.squares().made(s, units, &mut Pipeline::default())?;
         let b = random(s, units, self.scaled);
-        let ab = mul::rows(s, &a, &b, self.n, self.scaled)?;
+        let (batch, mut ab) = (self.products().batch(s.options()), Vec::with_capacity(a.len()));
+        for (a, b) in a.chunks(batch * self.n).zip(b.chunks(batch)) {
+            ab.extend(mul::rows(s, a, b, self.n, self.scaled)?);
+        }
         Ok(self.units(units, [&a, &sums, &b, &ab]))
     }
 }
