@@ -16,7 +16,7 @@
 //! The parties make a and the sum of a^2 as [`Squares`] does, and a b for this a as [`RowProduct`] does.
 //!
 //! **Range.** Any, modulo 2^w and 2^v. **Error.** That of the prepared sum and of the prepared product, as
-//! [`sum_squares`](super::sum_squares) and [`mul`](super::mul) state it.
+//! [`sum_squares`] and [`mul`] state it.
 //!
 //! **Revealed.** Nothing. *Why d may serve twice.* All that a party sees of x is d. Both results are local functions
 //! of d and of shares, so the second use sends nothing that depends on x. Given its own words of the correlation, the
