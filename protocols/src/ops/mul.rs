@@ -160,7 +160,7 @@ impl Correlation for RowProduct {
     fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let RowProduct { n, width } = *self;
         let a = d.draw_both(units * n, width);
-        let (b, ab) = self.dealt(d, units, &a)?;
+        let [b, ab] = self.dealt(d, units, &a)?;
         Ok([0, 1].map(|role| woven(units, &[(&a[role], n), (&b[role], 1), (&ab[role], n)])))
     }
 
@@ -195,7 +195,7 @@ impl RowProduct {
         d: &mut Dealing<'_>,
         units: usize,
         a: &[Vec<u64>; 2],
-    ) -> Result<([Vec<u64>; 2], [Vec<u64>; 2]), Error> {
+    ) -> Result<[[Vec<u64>; 2]; 2], Error> {
         let RowProduct { n, width } = *self;
         let b = d.draw_both(units, width);
         let client = d.draw(Role::Client, units * n, width);
@@ -204,7 +204,7 @@ impl RowProduct {
             let whole = matmul::of_shares(shape, [&a[0], &a[1]], [&b[0], &b[1]]);
             minus(&whole, client.iter().copied()).collect()
         })?;
-        Ok((b, [client, server]))
+        Ok([b, [client, server]])
     }
 }
 

@@ -243,8 +243,8 @@ impl Correlation for ScaledSquares {
     }
 
     fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
-        let (a, sums) = self.squares().dealt(d, units)?;
-        let (b, ab) = self.products().dealt(d, units, &a)?;
+        let [a, sums] = self.squares().dealt(d, units)?;
+        let [b, ab] = self.products().dealt(d, units, &a)?;
         Ok([0, 1].map(|role| self.units(units, [&a[role], &sums[role], &b[role], &ab[role]])))
     }
 

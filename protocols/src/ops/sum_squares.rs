@@ -102,7 +102,7 @@ impl Correlation for Squares {
 
     fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let n = self.n;
-        let (a, sums) = self.dealt(d, units)?;
+        let [a, sums] = self.dealt(d, units)?;
         Ok([0, 1].map(|role| woven(units, &[(&a[role], n), (&sums[role], 1)])))
     }
 
@@ -130,7 +130,7 @@ impl Correlation for Squares {
 
 impl Squares {
     /// The rows a of `units` units and the sums of their squares, each first at the client and then at the server.
-    pub(super) fn dealt(&self, d: &mut Dealing<'_>, units: usize) -> Result<([Vec<u64>; 2], [Vec<u64>; 2]), Error> {
+    pub(super) fn dealt(&self, d: &mut Dealing<'_>, units: usize) -> Result<[[Vec<u64>; 2]; 2], Error> {
         let Squares { n, width } = *self;
         let a = d.draw_both(units * n, width);
         let client = d.draw(Role::Client, units, width);
@@ -144,7 +144,7 @@ impl Squares {
             };
             rows.map(|((a, b), client)| whole(a, b).wrapping_sub(*client)).collect()
         })?;
-        Ok((a, [client, server]))
+        Ok([a, [client, server]])
     }
 
     /// This party's shares of the rows a of `units` units, and of the sums of their squares.
