@@ -94,8 +94,17 @@ impl Pipeline<'_> {
 }
 
 /// Scopes of the kinds of this crate in the order of the offline phase. Kinds from elsewhere come after them.
-const SCOPES: [&str; 8] =
-    ["linear", "squares", "products", "matrix products", "functions", "comparisons", "selections", "truncations"];
+const SCOPES: [&str; 9] = [
+    "linear",
+    "squares",
+    "scaled squares",
+    "products",
+    "matrix products",
+    "functions",
+    "comparisons",
+    "selections",
+    "truncations",
+];
 
 /// A [`Correlation`] as a key: equal if type and fields are.
 #[derive(Clone, Debug)]
@@ -224,6 +233,7 @@ mod tests {
     use crate::ops::matmul::Triple;
     use crate::ops::mul::RowProduct;
     use crate::ops::private::MaskedRow;
+    use crate::ops::scaled_squares::ScaledSquares;
     use crate::ops::sum_squares::Squares;
 
     #[test]
@@ -237,6 +247,8 @@ mod tests {
                 CorrelationKind::new(row("a", 56)),
                 CorrelationKind::new(row("b", 32)),
                 CorrelationKind::new(Squares { n: 5, width: 40 }),
+                CorrelationKind::new(ScaledSquares { n: 5, width: 40, scaled: 30 }),
+                CorrelationKind::new(ScaledSquares { n: 5, width: 40, scaled: 31 }),
                 CorrelationKind::new(RowProduct { n: 5, width: 40, error_bits: 0 }),
                 CorrelationKind::new(RowProduct { n: 5, width: 41, error_bits: 0 }),
                 CorrelationKind::new(RowProduct { n: 6, width: 40, error_bits: 0 }),

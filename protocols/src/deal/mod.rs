@@ -44,6 +44,7 @@ mod tests {
     use crate::ops::matmul::Triple;
     use crate::ops::mul::RowProduct;
     use crate::ops::mux_columns::Selection;
+    use crate::ops::scaled_squares::ScaledSquares;
     use crate::ops::sum_squares::Squares;
     use crate::ops::truncate::Wrap;
     use crate::words::mask;
@@ -132,6 +133,8 @@ mod tests {
             units(Dealt::Carry(Carry { bits: 64 }), 1),
             units(Dealt::Triple(Triple { batch: usize::MAX, m: 2, k: 2, n: 2, width: 8 }), 1),
             units(Dealt::Squares(Squares { n: 4, width: 65 }), 1),
+            units(Dealt::ScaledSquares(ScaledSquares { n: 4, width: 40, scaled: 41 }), 1),
+            units(Dealt::ScaledSquares(ScaledSquares { n: usize::MAX, width: 40, scaled: 40 }), 1),
             units(Dealt::Selection(Selection { widths: vec![0], words: 1 }), 1),
             operand(&[[1, 3], [1, 2]]),
             operand(&[[1, usize::MAX]]),

@@ -7,12 +7,36 @@
 //!
 //! **Revealed.** Nothing. *Cost.* One inverse root on one word per row, one sum of squares, one product of rows with
 //! words, one truncation.
+//!
+//! **In two phases.** A row of 768 words takes five exchanges where the inverse root is a
+//! [`ladder`](crate::ops::fss::ladder), and each party sends
+//!
+//! | exchange | opened | bytes |
+//! |---|---|---|
+//! | sum of squares | 768 words of 64 bits | 6144 |
+//! | rungs of the inverse root | 6 words of 23 bits | 18 |
+//! | choice of a rung | 6 words of 49 bits and 5 bits | 38 |
+//! | product | 1 word of 49 bits | 7 |
+//! | truncation | 768 bits | 96 |
+//!
+//! The product opens no row, because the mask of the squares serves it, too
+//! ([`scaled_squares`](crate::ops::scaled_squares)). A mask of its own would take 4704 bytes more each way.
+//!
+//! *Why not three exchanges.* Three would remain if the last truncation were part of the opening that follows, and if
+//! the inverse root were one exchange. Neither fits:
+//! - What follows is a product with a private matrix in a ring of [`LINEAR_WIDTH`](crate::LINEAR_WIDTH) = 56 bits. An
+//!   opening that drops 24 bits leaves so many only in a ring of 80 bits, and words have 64. The opened word cannot be
+//!   extended instead: the correction, a public bit times a hidden one, would have to be prepared times each entry of
+//!   the matrix apart.
+//! - q has 33 octaves, and a rung of 2^13 windows serves 6 of them. One table for all would need 2^40 windows. If the
+//!   choice among rungs became a part of the product, each entry of a row would need prepared products with all 224
+//!   words that choose: 1.4 MB a row.
 
 use crate::abb::Abb;
 use crate::error::of_words;
 use crate::functions::ring_for;
 use crate::functions::rsqrt::{RSQRT_FRAC, rsqrt, smallest_square};
-use crate::ops::{MulRows, SumSquares, Truncation};
+use crate::ops::{ScaleRows, SquareRows, Truncation};
 use crate::{Error, FRAC, Tensor};
 
 /// Largest error of an output relative to sqrt(n).
@@ -24,12 +48,12 @@ pub fn rms_norm<B: Abb>(b: &mut B, x: &B::Words, eps: f32) -> Result<B::Words, E
         let (shape, n) = (x.shape(), *x.shape().last().expect("at least one axis"));
         let x = x.reshape(&[x.len() / n, n]);
         let smallest = smallest_square(n, eps);
-        let q = b.apply(SumSquares { width: 64 }, &x).map_err(of_words(2 * FRAC))?;
-        let q = b.add_public(&q, smallest);
         // |x| sqrt(n) / sqrt(sum x^2) <= sqrt(n).
         let width = ring_for((n as f64).sqrt(), FRAC + RSQRT_FRAC);
+        let (q, x) = b.apply(SquareRows { width: 64, scaled: width }, &x).map_err(of_words(2 * FRAC))?;
+        let q = b.add_public(&q, smallest);
         let scale = rsqrt(b, &q, n, smallest, width)?;
-        let y = b.apply(MulRows { width }, (&x, &scale))?;
+        let y = b.apply(ScaleRows, (x, &scale))?;
         let y = b.apply(Truncation { width, shift: RSQRT_FRAC, out: 64 }, &y)?;
         Ok(y.reshape(&shape))
     })

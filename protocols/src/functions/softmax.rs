@@ -221,7 +221,7 @@ fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, hidden: bool) -> Res
 
     let Chunks { size, row, at } = Chunks::of(lengths, width);
     let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
-    let p = b.apply(MulRows { width }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
+    let p = b.apply(MulRows { width, error_bits: 0 }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
     b.apply(rounding, &p)
 }
 

@@ -47,4 +47,5 @@ dealt! {
     Ladder(super::fss::ladder::LadderShape),
     Comparison(super::fss::threshold::Comparison),
     Carry(super::carry::Carry),
+    ScaledSquares(super::scaled_squares::ScaledSquares),
 }

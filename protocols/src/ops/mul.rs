@@ -85,16 +85,18 @@ impl Operation for Mul {
 }
 
 /// (rows, n) times (rows): every row times one word of its own, modulo 2^`width`. Error: a few units in the last
-/// place.
+/// place, and 2^`error_bits` by OLE.
 #[derive(Clone, Copy, Debug)]
 pub struct MulRows {
     /// Bits of the ring, 1..=64.
     pub width: u32,
+    /// log2 of the error that the caller bears, less than `width`.
+    pub error_bits: u32,
 }
 
 impl MulRows {
     fn product(self, n: usize) -> RowProduct {
-        RowProduct { n, width: self.width, error_bits: 0 }
+        RowProduct { n, width: self.width, error_bits: self.error_bits }
     }
 }
 
@@ -172,15 +174,9 @@ impl Correlation for RowProduct {
     /// Dealt products are exact.
     fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
         let RowProduct { n, width, .. } = *self;
-        let (a, b) = (d.draw_both(units * n, width), d.draw_both(units, width));
-        let client = d.draw(Role::Client, units * n, width);
-        let server = d.give(Role::Server, units * n, &[width], || {
-            let shape = MatmulShape { batch: units, m: n, k: 1, n: 1 };
-            let whole = matmul::of_shares(shape, [&a[0], &a[1]], [&b[0], &b[1]]);
-            minus(&whole, client.iter().copied()).collect()
-        })?;
-        let unit = |a: &[u64], b: &[u64], ab: &[u64]| woven(units, &[(a, n), (b, 1), (ab, n)]);
-        Ok([unit(&a[0], &b[0], &client), unit(&a[1], &b[1], &server)])
+        let a = d.draw_both(units * n, width);
+        let [b, ab] = self.dealt(d, units, &a)?;
+        Ok([0, 1].map(|role| woven(units, &[(&a[role], n), (&b[role], 1), (&ab[role], n)])))
     }
 
     fn scope(&self) -> &'static str {
@@ -202,9 +198,28 @@ impl Correlation for RowProduct {
     fn make(&self, s: &mut Session, units: usize, _: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
         let RowProduct { n, width, .. } = *self;
         let (a, b) = (random(s, units * n, width), random(s, units, width));
-        let products = rows(s, &a, &b, *self)?;
-        let rows = a.chunks_exact(n).zip(&b).zip(products.chunks_exact(n));
-        Ok(rows.flat_map(|((a, b), ab)| a.iter().chain([b]).chain(ab)).copied().collect())
+        let ab = rows(s, &a, &b, *self)?;
+        Ok(woven(units, &[(&a, n), (&b, 1), (&ab, n)]))
+    }
+}
+
+impl RowProduct {
+    /// The words b of `units` units, and a b for their rows `a`, each first at the client and then at the server.
+    pub(super) fn dealt(
+        &self,
+        d: &mut Dealing<'_>,
+        units: usize,
+        a: &[Vec<u64>; 2],
+    ) -> Result<[[Vec<u64>; 2]; 2], Error> {
+        let RowProduct { n, width, .. } = *self;
+        let b = d.draw_both(units, width);
+        let client = d.draw(Role::Client, units * n, width);
+        let server = d.give(Role::Server, units * n, &[width], || {
+            let shape = MatmulShape { batch: units, m: n, k: 1, n: 1 };
+            let whole = matmul::of_shares(shape, [&a[0], &a[1]], [&b[0], &b[1]]);
+            minus(&whole, client.iter().copied()).collect()
+        })?;
+        Ok([b, [client, server]])
     }
 }
 
@@ -262,7 +277,7 @@ impl RowProducts {
 }
 
 /// Shares of row r of `x` times y_r. A row has `kind.n` words, and `x` is row-major.
-fn rows(s: &mut Session, x: &[u64], y: &[u64], kind: RowProduct) -> Result<Vec<u64>, Error> {
+pub(super) fn rows(s: &mut Session, x: &[u64], y: &[u64], kind: RowProduct) -> Result<Vec<u64>, Error> {
     let RowProduct { n, width, error_bits } = kind;
     match RowProducts::cheapest(s.plans(), y.len(), kind)?.0 {
         RowProducts::Entries => {

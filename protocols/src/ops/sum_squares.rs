@@ -101,20 +101,9 @@ impl Correlation for Squares {
     }
 
     fn deal(&self, d: &mut Dealing<'_>, units: usize) -> Result<[Vec<u64>; 2], Error> {
-        let Squares { n, width } = *self;
-        let a = d.draw_both(units * n, width);
-        let client = d.draw(Role::Client, units, width);
-        let server = d.give(Role::Server, units, &[width], || {
-            let rows = a[0].chunks_exact(n).zip(a[1].chunks_exact(n)).zip(&client);
-            let whole = |a: &[u64], b: &[u64]| {
-                a.iter()
-                    .zip(b)
-                    .map(|(a, b)| a.wrapping_add(*b))
-                    .fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(x)))
-            };
-            rows.map(|((a, b), client)| whole(a, b).wrapping_sub(*client)).collect()
-        })?;
-        Ok([woven(units, &[(&a[0], n), (&client, 1)]), woven(units, &[(&a[1], n), (&server, 1)])])
+        let n = self.n;
+        let [a, sums] = self.dealt(d, units)?;
+        Ok([0, 1].map(|role| woven(units, &[(&a[role], n), (&sums[role], 1)])))
     }
 
     fn scope(&self) -> &'static str {
@@ -134,6 +123,37 @@ impl Correlation for Squares {
     }
 
     fn make(&self, s: &mut Session, units: usize, pipeline: &mut Pipeline<'_>) -> Result<Vec<u64>, Error> {
+        let [a, sums] = self.made(s, units, pipeline)?;
+        Ok(woven(units, &[(&a, self.n), (&sums, 1)]))
+    }
+}
+
+impl Squares {
+    /// The rows a of `units` units and the sums of their squares, each first at the client and then at the server.
+    pub(super) fn dealt(&self, d: &mut Dealing<'_>, units: usize) -> Result<[[Vec<u64>; 2]; 2], Error> {
+        let Squares { n, width } = *self;
+        let a = d.draw_both(units * n, width);
+        let client = d.draw(Role::Client, units, width);
+        let server = d.give(Role::Server, units, &[width], || {
+            let rows = a[0].chunks_exact(n).zip(a[1].chunks_exact(n)).zip(&client);
+            let whole = |a: &[u64], b: &[u64]| {
+                a.iter()
+                    .zip(b)
+                    .map(|(a, b)| a.wrapping_add(*b))
+                    .fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(x)))
+            };
+            rows.map(|((a, b), client)| whole(a, b).wrapping_sub(*client)).collect()
+        })?;
+        Ok([a, [client, server]])
+    }
+
+    /// This party's shares of the rows a of `units` units, and of the sums of their squares.
+    pub(super) fn made(
+        &self,
+        s: &mut Session,
+        units: usize,
+        pipeline: &mut Pipeline<'_>,
+    ) -> Result<[Vec<u64>; 2], Error> {
         let Squares { n, width } = *self;
         let (way, _) = Way::cheapest(s.plans(), [units, n], width, private::masks_cost)?;
         let mut a = random(s, units * n, width);
@@ -149,8 +169,8 @@ impl Correlation for Squares {
                 shares
             }
         };
-        let rows = a.chunks_exact(n).zip(whole(&a, n, half));
-        Ok(rows.flat_map(|(a, sum)| a.iter().copied().chain([sum])).collect())
+        let sums = whole(&a, n, half).collect();
+        Ok([a, sums])
     }
 }
 
@@ -237,18 +257,29 @@ fn direct(s: &mut Session, x: &[u64], [rows, n]: [usize; 2], width: u32) -> Resu
 
 /// Shares of the sums of squares of rows of `n` entries. Uses up one unit of `masks` for each row.
 fn prepared(s: &mut Session, x: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
-    let a = masks.chunks_exact(n + 1).flat_map(|unit| unit[..n].iter().copied());
+    let units = masks.chunks_exact(n + 1);
+    let d = opened(s, x, units.clone().map(|unit| &unit[..n]), width)?;
+    let rows = d.chunks_exact(n).zip(units);
+    Ok(rows.map(|(d, unit)| of_opened(s.is_server(), d, unit)).collect())
+}
+
+/// Opens d = x - a for the rows `a` of masks, which must mask nothing else.
+pub(super) fn opened<'a>(
+    s: &mut Session,
+    x: &[u64],
+    a: impl Iterator<Item = &'a [u64]> + Clone,
+    width: u32,
+) -> Result<Vec<u64>, Error> {
+    let a = a.flatten().copied();
     let difference: Vec<u64> = minus(x, a.clone()).collect();
-    let d = opening::masked(s, &difference, a, &[width])?;
-    let server = s.is_server();
-    let rows = d.chunks_exact(n).zip(masks.chunks_exact(n + 1));
-    // d^2 + 2 d a + a^2
-    let sum = |(d, unit): (&[u64], &[u64])| {
-        let terms = d.iter().zip(unit).map(|(d, a)| {
-            let own = if server { *d } else { 0 };
-            d.wrapping_mul(a.wrapping_mul(2).wrapping_add(own))
-        });
-        terms.fold(unit[n], u64::wrapping_add)
-    };
-    Ok(rows.map(sum).collect())
+    opening::masked(s, &difference, a, &[width])
+}
+
+/// This party's share of the sum of squares of a row, d^2 + 2 d a + a^2. `unit` begins with a and the sum of a^2.
+pub(super) fn of_opened(server: bool, d: &[u64], unit: &[u64]) -> u64 {
+    let terms = d.iter().zip(unit).map(|(d, a)| {
+        let own = if server { *d } else { 0 };
+        d.wrapping_mul(a.wrapping_mul(2).wrapping_add(own))
+    });
+    terms.fold(unit[d.len()], u64::wrapping_add)
 }

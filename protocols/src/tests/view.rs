@@ -15,8 +15,10 @@ use crate::fixed_point::ceiling;
 use crate::functions::top_k::{Scores, Selection};
 use crate::functions::{compact, selection};
 use crate::local::Pair;
-use crate::ops::{Open, Permute, Shuffle, quickselect};
-use crate::options::DEALER;
+use crate::ops::{Open, Permute, Shuffle, SquareRows, quickselect, scaled_squares};
+use crate::options::{DEALER, TWO_PHASES};
+use crate::wire::beaver::minus;
+use crate::wire::opening;
 use crate::words::Words;
 use crate::{Error, FRAC, Ranking, Tensor, TwoParty};
 
@@ -209,4 +211,60 @@ fn opened_destinations_are_a_uniform_permutation_whatever_the_mask() {
         assert!(got < LIMIT, "{got} for {kept:?}");
     }
     assert!(destinations([0, 0, 0, 1, 1], false) > 10.0 * LIMIT);
+}
+
+/// Which mask hides the factor of a row.
+#[derive(Clone, Copy, Debug)]
+enum Factor {
+    /// A word of its own, as in the protocol.
+    Fresh,
+    /// None.
+    Bare,
+    /// That of the row before, for every other row.
+    Reused,
+    /// The first entry of the row's own mask.
+    OfTheRow,
+}
+
+/// The statistic of the two highest bits of what two rows of two entries open together: d of the first row, whose
+/// mask serves both openings, and e of both rows.
+fn scaled(x: [u64; 2], y: u64, factor: Factor) -> f64 {
+    let (rows, width) = (8192, 40);
+    let words = share(&x.repeat(rows), 5);
+    let factors = share(&vec![y; rows], 6);
+    let [client, server] = both(TWO_PHASES, |abb| {
+        let (x, y) = (own(abb, &words, &[rows, 2]), &factors[abb.session().role() as usize]);
+        let (_, squared) = abb.apply(SquareRows { width, scaled: width }, &x)?;
+        let [d, units] = squared.opened();
+        let units: Vec<&[u64]> = units.chunks_exact(6).collect();
+        let b = (0..rows).map(|row| match factor {
+            Factor::Fresh => units[row][3],
+            Factor::Bare => 0,
+            Factor::Reused => units[row & !1][3],
+            Factor::OfTheRow => units[row][0],
+        });
+        let e = match factor {
+            Factor::Fresh => scaled_squares::open_factors(abb.session(), y, b, width)?,
+            // The audit of this build would refuse a mask that serves again.
+            _ => opening::open(abb.session(), &minus(y, b).collect::<Vec<_>>(), &[width])?,
+        };
+        Ok((d.to_vec(), e))
+    });
+    assert_eq!(client, server, "both parties see the same");
+    let (d, e) = client;
+    let rows = d.chunks_exact(4).zip(e.chunks_exact(2));
+    let seen = rows.map(|(d, e)| [d[0], d[1], e[0], e[1]].map(|word| word >> (width - 2)));
+    deviation(&counts(seen, 256))
+}
+
+#[test]
+fn what_two_steps_under_one_mask_open_is_uniform_together() {
+    for (x, y) in [([0, 0], 0), ([5 << 20, 3], 7 << 30), ([1 << 38, (1u64 << 38).wrapping_neg()], 1 << 39)] {
+        let got = scaled(x, y, Factor::Fresh);
+        assert!(got < LIMIT, "{got} for {x:?} and {y}");
+        for broken in [Factor::Bare, Factor::Reused, Factor::OfTheRow] {
+            let got = scaled(x, y, broken);
+            assert!(got > 10.0 * LIMIT, "{broken:?} does not show: {got} for {x:?} and {y}");
+        }
+    }
 }

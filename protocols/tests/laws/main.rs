@@ -22,8 +22,8 @@ use waggle_net::Role;
 use waggle_protocols::ops::lookup::{Table, TableShape};
 use waggle_protocols::ops::{
     AtLeast, B2a, Choose, Embed, Evaluate, ExtendColumns, Function as Tabulated, Linear, Matmul, Mul, MulRows, Mux,
-    MuxColumns, OneHot, Open, Permute, Quickselect, Reveal, RevealRounded, RowMax, Select, Shuffle, SumSquares,
-    Truncation,
+    MuxColumns, OneHot, Open, Permute, Quickselect, Reveal, RevealRounded, RowMax, ScaleRows, Select, Shuffle,
+    SquareRows, SumSquares, Truncation,
 };
 use waggle_protocols::{
     Axis, CachedMatmul, CachedProduct, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
@@ -232,13 +232,15 @@ fn mul() {
 
 #[test]
 fn mul_rows() {
-    for (rows, n, width) in [(1, 1, 64), (5, 33, 41), (3, 128, 50), (7, 1, 3)] {
-        Laws::of(MulRows { width })
+    for (rows, n, width, error_bits) in
+        [(1, 1, 64, 0), (5, 33, 41, 0), (3, 128, 50, 0), (7, 1, 3, 0), (150, 64, 52, 18)]
+    {
+        Laws::of(MulRows { width, error_bits })
             .words(&[rows, n], signed_values(factor_bits(width), rows * n, 8))
             .words(&[rows], signed_values(factor_bits(width), rows, 9))
             .ring(width)
             // OTs make single words; long rows may come from products of matrices.
-            .error(if n == 1 { 0 } else { largest_shared_error() })
+            .error(if n == 1 { 0 } else { largest_shared_error().max(OLE << error_bits) })
             .refuses(&[vec![1 << (width / 2); rows * n], vec![1 << (width / 2); rows]])
             .hold();
     }
@@ -254,6 +256,36 @@ fn sum_squares() {
             .ring(width)
             .error(largest_shared_error().max(2 * n as u64 * OLE))
             .refuses(&[vec![1 << (width / 2); rows * n]])
+            .hold();
+    }
+}
+
+#[test]
+fn square_rows_and_scale_rows() {
+    for (rows, n, width, scaled, bits) in
+        [(1, 48, 64, 49, 26), (4, 9, 40, 40, 15), (3, 1, 12, 7, 3), (9, 768, 41, 30, 14), (350, 768, 64, 49, 24)]
+    {
+        let x = signed_values(bits, rows * n, 10);
+        let y = signed_values(scaled - bits - 2, rows, 11);
+        let sums = function!(Words, [width: u32, scaled: u32], |b, x, _| {
+            Ok(b.apply(SquareRows { width: *width, scaled: *scaled }, &x[0])?.0)
+        });
+        Laws::of(sums)
+            .words(&[rows, n], x.clone())
+            .ring(width)
+            .error(largest_shared_error().max(2 * n as u64 * OLE))
+            .refuses(&[vec![1 << (width / 2); rows * n]])
+            .hold();
+        let products = function!(Words, [width: u32, scaled: u32], |b, x, _| {
+            let (_, rows) = b.apply(SquareRows { width: *width, scaled: *scaled }, &x[0])?;
+            b.apply(ScaleRows, (rows, &x[1]))
+        });
+        Laws::of(products)
+            .words(&[rows, n], x.clone())
+            .words(&[rows], y)
+            .ring(scaled)
+            .error(largest_shared_error())
+            .refuses(&[x, vec![1 << (scaled - 1); rows]])
             .hold();
     }
 }

@@ -3,7 +3,7 @@
 use ndarray::ArrayD;
 use waggle_net::{Phase, Role};
 use waggle_planner::Planner;
-use waggle_protocols::ops::{Linear, Matmul, Mul, MulRows, SumSquares, Truncation};
+use waggle_protocols::ops::{Linear, Matmul, Mul, MulRows, SquareRows, SumSquares, Truncation};
 use waggle_protocols::{
     Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Needs, Operand, OperandId, OperandKind,
     Options, Shape, Tensor, WeightSpec,
@@ -53,7 +53,7 @@ impl Steps {
             let y = b.apply(Linear { weight: &self.weight }, &mixed.reshape(&[HEADS * fresh, DIM]))?;
             let rows = q.reshape(&[HEADS * fresh, DIM]);
             let squares = b.apply(SumSquares { width: WIDTH }, &rows)?;
-            let cubes = b.apply(MulRows { width: WIDTH }, (&rows, &squares))?;
+            let cubes = b.apply(MulRows { width: WIDTH, error_bits: 0 }, (&rows, &squares))?;
             out.push(y.reshape(&[y.len()]));
             out.push(cubes.reshape(&[cubes.len()]));
         }
@@ -277,5 +277,6 @@ fn units_that_come_out_of_the_stock_twice_are_noticed() {
     // Single units, and enough words of a few bits.
     comes_twice(&[1], function!(Words, [], |b, x, _| b.apply(Mul { width: 48, error_bits: 0 }, (&x[0], &x[0]))));
     comes_twice(&[1, 5], function!(Words, [], |b, x, _| b.apply(SumSquares { width: 40 }, &x[0])));
+    comes_twice(&[1, 5], function!(Words, [], |b, x, _| Ok(b.apply(SquareRows { width: 40, scaled: 30 }, &x[0])?.0)));
     comes_twice(&[40], function!(Words, [], |b, x, _| b.apply(Truncation { width: 44, shift: 15, out: 32 }, &x[0])));
 }
