@@ -132,9 +132,10 @@ fn functions(c: &mut Criterion) {
     tailed(&mut group, "GELU", 7, 7);
     tailed(&mut group, "SiLU", 8, 7);
 
-    let exponential = FssTable::power(5, FRAC, 0.5, [21, 25], 49);
-    evaluated(&mut group, "exponential", &Function::masked(exponential, 46), &words(14 << FRAC), |x| {
-        (0.5 - x / f64::from(1 << FRAC) + 46.0 * std::f64::consts::LN_2).exp()
+    // Of differences of scores that were clipped, see `exp_to_zero`.
+    let exponential = FssTable::decay(5, FRAC, 0.5, 17, [17, 22], 43);
+    evaluated(&mut group, "exponential", &Function::masked(exponential, 39), &words(29 << FRAC), |x| {
+        (0.5 - x / f64::from(1 << FRAC) + 39.0 * std::f64::consts::LN_2).exp()
     });
 
     // Of all differences of scores, see `exp_to_zero`.

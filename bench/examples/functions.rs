@@ -47,7 +47,7 @@ fn main() -> Result<(), Error> {
     for (method, options) in [("look-up", one_phase), ("masked", two_phases)] {
         row("GELU", method, planned(COUNT, options, |b, x| gelu(b, x, Gelu::Tanh)));
         row("SiLU", method, planned(COUNT, options, silu));
-        row("exp", method, planned(COUNT, options, |b, x| exp_negative(b, x, 64)));
+        row("exp", method, planned(COUNT, options, |b, x| exp_negative(b, x, FRAC, 64)));
         let scores = planned(12 * 128, options, |b, _| softmax(b, &Shape(vec![12, 1, 128]), &[128]));
         row("softmax 12 x 128", method, scores);
     }

@@ -9,7 +9,7 @@ use crate::heads::{fold_heads, unfold_heads};
 pub use crate::store::capped;
 use crate::{Granularity, HeadShape, Part, Store};
 
-/// The result of [`causal`]: the mixed values, and the weights by which they were mixed.
+/// The result of [`weighted`]: the mixed values, and the weights by which they were mixed.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
     /// The mix of the values, (heads, rows, head_dim).
@@ -32,16 +32,43 @@ impl<T> Attended<T> {
 /// Exact attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store. A query sees
 /// the tokens that its head holds, as far as the layer lets it see them ([`Store::spans`]). In two phases a divided
 /// store takes the same flows as an undivided one, because all parts go through every step together.
-pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
-    store.record_all_attended();
-    let (shape, rows) = (store.heads(), q.shape()[1]);
-    let seen: Vec<_> = store.parts().iter().map(|part| store.spans(rows, part.len())).collect();
-    let q = fold_heads(q, shape);
-    let queries: Vec<E::Tensor> = store.parts().iter().map(|part| part.own(&q, 0)).collect();
-    let scores = store.scores_each(engine, &queries)?;
+///
+/// [`weighted`] also returns the weights of the mix. Long rows cost less without them.
+pub fn attend<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
+    let (scores, seen) = scored(engine, q, store)?;
+    let (beside, hidden) = (beside_sinks(&scores, store), store.may_hide());
+    let visible = visible(&scores, beside.as_deref(), &seen, hidden);
+    let mut values = store.cached_values();
+    let values = values.iter_mut().map(|value| Right::Cached { tensor: &value.tensor, operand: &mut *value.operand });
+    let mixed = engine.mix_each(&visible, values.collect())?;
+    Ok(unfold_heads(&store.in_order(0, mixed), store.heads()))
+}
+
+/// [`attend`] for policies that look at the weights of the mix.
+pub fn weighted<E: Engine>(
+    engine: &mut E,
+    q: &E::Tensor,
+    store: &mut Store<E>,
+) -> Result<Attended<E::Tensor>, Error> {
+    let (scores, seen) = scored(engine, q, store)?;
     let by_part = softmax(engine, &scores, &seen, store)?;
     let mixed = store.mix_each(engine, &by_part)?;
-    Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), shape), by_part })
+    Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), store.heads()), by_part })
+}
+
+/// For each part of the store, the scores of the queries `q` and the range of tokens that each row sees.
+#[allow(clippy::type_complexity, reason = "two lists side by side")]
+fn scored<E: Engine>(
+    engine: &mut E,
+    q: &E::Tensor,
+    store: &mut Store<E>,
+) -> Result<(Vec<E::Tensor>, Vec<Vec<Range<usize>>>), Error> {
+    store.record_all_attended();
+    let rows = q.shape()[1];
+    let seen = store.parts().iter().map(|part| store.spans(rows, part.len())).collect();
+    let q = fold_heads(q, store.heads());
+    let queries: Vec<E::Tensor> = store.parts().iter().map(|part| part.own(&q, 0)).collect();
+    Ok((store.scores_each(engine, &queries)?, seen))
 }
 
 /// The softmax of `scores`, which has a tensor (..., rows, tokens) for each part of `store`. In the axes before the
@@ -53,6 +80,25 @@ pub fn softmax<E: Engine>(
     seen: &[Vec<Range<usize>>],
     store: &Store<E>,
 ) -> Result<Vec<E::Tensor>, Error> {
+    let beside = beside_sinks(scores, store);
+    let visible = visible(scores, beside.as_deref(), seen, store.may_hide());
+    let p = engine.scope("softmax", |e| e.softmax_each(&visible))?;
+    Ok(p.iter().zip(&visible).map(|(p, visible)| visible.without_sink(p)).collect())
+}
+
+/// The input of a softmax. `beside` are the scores beside sinks, if there are sinks.
+fn visible<'a, T>(
+    scores: &'a [T],
+    beside: Option<&'a [T]>,
+    seen: &'a [Vec<Range<usize>>],
+    hidden: bool,
+) -> Vec<Visible<'a, T>> {
+    let (all, sink) = (beside.unwrap_or(scores), beside.is_some());
+    all.iter().zip(seen).map(|(scores, seen)| Visible { scores, seen, sink, hidden }).collect()
+}
+
+/// The scores of each part beside a column of their heads' sinks, if the layer has sinks.
+fn beside_sinks<E: Engine>(scores: &[E::Tensor], store: &Store<E>) -> Option<Vec<E::Tensor>> {
     let beside = |(scores, part): (&E::Tensor, &Part<E>), sinks: &E::Tensor| {
         let (mut shape, own) = (scores.shape(), part.own(sinks, 0));
         let (axis, heads) = (shape.len() - 1, own.len());
@@ -61,17 +107,7 @@ pub fn softmax<E: Engine>(
         let column = E::Tensor::concat(1, &vec![&own.reshape(&[heads, 1]); queries]).reshape(&shape);
         E::Tensor::concat(axis, &[scores, &column])
     };
-    let widened: Option<Vec<E::Tensor>> =
-        store.sinks().map(|sinks| scores.iter().zip(store.parts()).map(|part| beside(part, sinks)).collect());
-    let (all, sink) = (widened.as_deref().unwrap_or(scores), widened.is_some());
-    let hidden = store.may_hide();
-    let visible: Vec<_> = all.iter().zip(seen).map(|(scores, seen)| Visible { scores, seen, sink, hidden }).collect();
-    let p = engine.scope("softmax", |e| e.softmax_each(&visible))?;
-    let of_tokens = |(p, scores): (E::Tensor, &E::Tensor)| {
-        let (shape, axis) = (scores.shape(), scores.shape().len() - 1);
-        if sink { p.slice(axis, 0..shape[axis]) } else { p }
-    };
-    Ok(p.into_iter().zip(scores).map(of_tokens).collect())
+    store.sinks().map(|sinks| scores.iter().zip(store.parts()).map(|part| beside(part, sinks)).collect())
 }
 
 /// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens. The result has the shape of `q`.

@@ -115,6 +115,9 @@ impl<E: Engine> KvCache<E> {
             if let Some(prompt) = expected.prompt {
                 store.expect_prompt(prompt);
             }
+            if let Some(text) = expected.text {
+                store.expect_text(text);
+            }
             let Some(padding) = &expected.padding else { continue };
             let place = |tokens: &usize| match (attention, expected.prompt) {
                 (Attention::Whole, Some(prompt)) => prompt - tokens..prompt,
@@ -310,7 +313,7 @@ impl<E: Engine> KvCache<E> {
         let HeadShape { heads, head_dim, .. } = store.heads();
         let mixed = match self.attention[layer] {
             Attention::Policy(index) => self.policy.attend(engine, index, q, store)?,
-            Attention::Window(_) | Attention::Whole => attention::causal(engine, q, store)?.output,
+            Attention::Window(_) | Attention::Whole => attention::attend(engine, q, store)?,
         };
         let mixed = mixed.reshape(&[texts, heads / texts, rows, head_dim]).permute(&[0, 2, 1, 3]);
         Ok(mixed.reshape(&[texts * rows, heads / texts * head_dim]))

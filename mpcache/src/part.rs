@@ -50,18 +50,25 @@ pub(crate) struct Operands<E: Engine> {
     layer: usize,
     part: usize,
     generation: usize,
+    /// The number of tokens that operands of every generation may have, if it is known.
+    expected: Option<usize>,
     pub(crate) keys: E::Operand,
     pub(crate) values: E::Operand,
     pub(crate) clusters: E::Operand,
 }
 
 impl<E: Engine> Operands<E> {
-    fn new(layer: usize, part: usize, generation: usize) -> Self {
-        let operand = |kind| E::Operand::new(OperandId { layer, kind, generation, part });
+    fn new(layer: usize, part: usize, generation: usize, expected: Option<usize>) -> Self {
+        let operand = |kind| {
+            let mut operand = E::Operand::new(OperandId { layer, kind, generation, part });
+            expected.iter().for_each(|tokens| operand.expect(*tokens));
+            operand
+        };
         Operands {
             layer,
             part,
             generation,
+            expected,
             keys: operand(OperandKind::Keys),
             values: operand(OperandKind::Values),
             clusters: operand(OperandKind::Clusters),
@@ -77,7 +84,7 @@ impl<E: Engine> Operands<E> {
 impl<E: Engine> Part<E> {
     /// The empty part `index` of layer `layer`, with the key/value heads `heads` of the layer.
     pub(crate) fn new(layer: usize, index: usize, heads: Vec<usize>, shape: HeadShape) -> Self {
-        Part { heads, shape, kv: None, operands: Operands::new(layer, index, 0), merged: None }
+        Part { heads, shape, kv: None, operands: Operands::new(layer, index, 0, None), merged: None }
     }
 
     pub(crate) fn fork(&self) -> Option<Self> {
@@ -93,6 +100,12 @@ impl<E: Engine> Part<E> {
     /// The entries of this part's heads along `axis` of `x`, which has one entry for each head of the layer.
     pub fn own<T: Tensor>(&self, x: &T, axis: usize) -> T {
         if self.heads.len() == self.shape.kv_heads { x.clone() } else { take(x, axis, &self.heads) }
+    }
+
+    /// States, before the first token, that the part will hold up to `tokens` tokens.
+    pub(crate) fn expect(&mut self, tokens: usize) {
+        let Operands { layer, part, generation, .. } = self.operands;
+        self.operands = Operands::new(layer, part, generation, Some(tokens));
     }
 
     /// Appends this part's columns of the rows of new tokens, (new tokens, kv_heads * head_dim) each.
@@ -120,7 +133,8 @@ impl<E: Engine> Part<E> {
     pub(crate) fn replace(&mut self, keys: E::Tensor, values: E::Tensor, merged: Option<Merged>) {
         assert_eq!(keys.shape(), values.shape());
         self.kv = Some((keys, values));
-        self.operands = Operands::new(self.operands.layer, self.operands.part, self.operands.generation + 1);
+        let Operands { layer, part, generation, expected, .. } = self.operands;
+        self.operands = Operands::new(layer, part, generation + 1, expected);
         self.merged = merged;
     }
 

@@ -142,6 +142,11 @@ impl<E: Engine> Store<E> {
         self.prompt = Some(tokens);
     }
 
+    /// States, before the first token, that the whole text has `tokens` tokens.
+    pub(crate) fn expect_text(&mut self, tokens: usize) {
+        self.parts.iter_mut().for_each(|part| part.expect(tokens));
+    }
+
     /// Appends the rows of new tokens: (new tokens, kv_heads * head_dim) each. Amortised time O(new tokens).
     pub fn append(&mut self, k: &E::Tensor, v: &E::Tensor) {
         assert_eq!(k.shape(), v.shape());
@@ -311,8 +316,13 @@ impl<E: Engine> Store<E> {
     /// For each part, the mix of all its values by its tensor in `weights`: (kv_heads, rows, tokens) -> (kv_heads,
     /// rows, head_dim), with the part's own kv_heads and tokens.
     pub fn mix_each(&mut self, engine: &mut E, weights: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
-        let mut values: Vec<_> = self.parts.iter_mut().map(Part::cached_values).collect();
-        engine.scope("values", |e| e.matmul_each(products(weights, &mut values), Precision::Full))
+        let values = &mut self.cached_values();
+        engine.scope("values", |e| e.matmul_each(products(weights, values), Precision::Full))
+    }
+
+    /// The values of each part, as the right operands of mixes.
+    pub(crate) fn cached_values(&mut self) -> Vec<CachedMatrix<'_, E>> {
+        self.parts.iter_mut().map(Part::cached_values).collect()
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).

@@ -17,6 +17,7 @@ use waggle_net::Role;
 
 use crate::form::Form;
 use crate::operation::Operation;
+use crate::plans::Plans;
 use crate::words::Words;
 use crate::{Error, Evaluation, FixedWeight, Options, Tensor};
 
@@ -95,6 +96,12 @@ pub trait Abb: 'static {
 
     /// The public choices of the session that this box runs or stands for.
     fn options(&self) -> &Options;
+
+    /// The plans by which both parties of the session choose between forms of a protocol. `None` in a box whose choices
+    /// cost nothing.
+    fn plans(&mut self) -> Option<&mut Plans> {
+        None
+    }
 
     /// Which kind of table [`Evaluate`](crate::ops::evaluate::Evaluate) uses in this box.
     fn evaluation(&self) -> Evaluation {

@@ -4,8 +4,8 @@ use std::any::Any;
 
 use ndarray::{Array2, ArrayD, ArrayViewD};
 use waggle_engine::{
-    Ceiling, Engine, Error as EngineError, Extrema, Gelu, Layer, LogitBits, OperandId, Origin, Precision, Product,
-    Ranking, Right, Select, Tensor, Visible,
+    Ceiling, Engine, Error as EngineError, Extrema, Gelu, Layer, LogitBits, OperandId, OperandKind, Origin,
+    Precision, Product, Ranking, Right, Select, Tensor, Visible, mix_by_probabilities,
 };
 use waggle_net::{Channel, Role};
 
@@ -14,6 +14,7 @@ use crate::cached::{CachedMatmul, CachedProduct, Operand};
 use crate::error::of_words;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::max::MAX_WIDTH;
+use crate::functions::mix::{self, MixSize};
 use crate::functions::selection::{self, payload_rounding};
 use crate::functions::softmax;
 use crate::functions::top_k::Selection;
@@ -187,6 +188,39 @@ impl<B: Abb> FixedPoint<B> {
         Ok(pieces.collect())
     }
 
+    /// The ring of products with the cached `tensor`. In two phases it is the same for all products with the operand,
+    /// so that all of them find their masks.
+    fn ring_of(&mut self, tensor: &B::Words, operand: &Operand) -> Result<u32, Error> {
+        let mixes = operand.id().kind == OperandKind::Values && self.abb.options().preprocess;
+        let (Some(tokens), None) = (operand.expected().filter(|_| mixes), operand.ring()) else {
+            return Ok(operand.ring().unwrap_or(MATMUL_WIDTH));
+        };
+        let shape = tensor.shape();
+        // Texts of similar lengths take one ring.
+        let ring =
+            MixSize::of_text(tokens.next_power_of_two(), shape[0], shape[2]).ring(&mut self.abb, MATMUL_WIDTH)?;
+        Ok(ring.unwrap_or(MATMUL_WIDTH))
+    }
+
+    /// The ring in which `parts` mix `values` before they are divided, if that costs less than dividing first.
+    fn mix_ring(&mut self, parts: &[Visible<B::Words>], values: &[Right<Self>]) -> Result<Option<u32>, Error> {
+        let cached = values.iter().map(|right| match right {
+            Right::Fresh(_) => None,
+            Right::Cached { tensor, operand } => Some((*tensor, &**operand)),
+        });
+        let Some(cached) = cached.collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let Some(&(tensor, operand)) = cached.first() else { return Ok(None) };
+        let lengths = softmax::lengths(parts);
+        let batch = cached.iter().map(|(tensor, _)| tensor.shape()[0]).sum();
+        let (rows, entries, columns) = (lengths.rows(), lengths.total(), lengths.counts().longest());
+        let size = MixSize { batch, rows, entries, columns, head_dim: tensor.shape()[2] };
+        if !self.abb.options().preprocess {
+            return size.ring(&mut self.abb, MATMUL_WIDTH);
+        }
+        let ring = self.ring_of(tensor, operand)?;
+        Ok(size.pays(ring).then_some(ring))
+    }
+
     /// x W + b for the matrix W and the bias b of `weight`, with the fractional bits and in the ring of its products.
     fn product(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, Error> {
         let (shift, out) = (FRAC - weight.input_frac(), weight.width());
@@ -341,8 +375,10 @@ impl<B: Abb> Engine for FixedPoint<B> {
                 }
             }
         }
-        if !cached.is_empty() {
-            let products = self.abb.apply(CachedMatmul { width: MATMUL_WIDTH }, cached);
+        if let Some(CachedProduct { b, operand, .. }) = cached.first() {
+            // A product modulo a larger power of two is one modulo 2^MATMUL_WIDTH, too.
+            let width = self.ring_of(b, operand)?;
+            let products = self.abb.apply(CachedMatmul { width }, cached);
             let products = products.map_err(of_words(FRAC + NARROW_FRAC))?;
             places.into_iter().zip(products).for_each(|(place, product)| out[place] = Some(product));
         }
@@ -354,6 +390,19 @@ impl<B: Abb> Engine for FixedPoint<B> {
             self.abb.expect_below(product, 1 << (SCORES_ROUNDING.width - 2), FRAC + NARROW_FRAC)?;
         }
         Ok(self.rounded(products, SCORES_ROUNDING)?)
+    }
+
+    fn mix_each(
+        &mut self,
+        parts: &[Visible<B::Words>],
+        values: Vec<Right<Self>>,
+    ) -> Result<Vec<B::Words>, EngineError> {
+        let Some(ring) = self.mix_ring(parts, &values)? else { return mix_by_probabilities(self, parts, values) };
+        let cached = values.into_iter().filter_map(|right| match right {
+            Right::Fresh(_) => None,
+            Right::Cached { tensor, operand } => Some((tensor, operand)),
+        });
+        Ok(mix::mix_each(&mut self.abb, parts, cached.collect(), ring)?)
     }
 
     fn reveal(&mut self, x: &B::Words) -> Result<Option<ArrayD<f32>>, EngineError> {

@@ -8,6 +8,7 @@ use crate::cached;
 use crate::deal::HelperLink;
 use crate::form::Values;
 use crate::operation::Operation;
+use crate::plans::Plans;
 use crate::session::Session;
 use crate::stock::Stock;
 use crate::{Error, Options};
@@ -108,5 +109,9 @@ impl Abb for TwoParty {
 
     fn options(&self) -> &Options {
         self.session.options()
+    }
+
+    fn plans(&mut self) -> Option<&mut Plans> {
+        Some(self.session.plans())
     }
 }

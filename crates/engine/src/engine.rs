@@ -90,6 +90,15 @@ pub struct Visible<'a, T> {
     pub hidden: bool,
 }
 
+impl<T: Tensor> Visible<'_, T> {
+    /// The columns of `x`, which is shaped like the scores, that stand for values: all but the sink's.
+    pub fn without_sink(&self, x: &T) -> T {
+        let shape = x.shape();
+        let (columns, axis) = (shape[shape.len() - 1], shape.len() - 1);
+        if self.sink { x.slice(axis, 0..columns - 1) } else { x.clone() }
+    }
+}
+
 /// The operations of a transformer, on tensors that only the engine can look into. Policies that choose among tokens
 /// also need [`Select`](crate::Select).
 ///
@@ -207,6 +216,20 @@ pub trait Engine: 'static {
         Ok(self.softmax_each(&[Visible { scores, seen, sink: false, hidden: false }])?.remove(0))
     }
 
+    /// For each part, the mix of its `values` (batch, columns, n) by the softmax of its scores (batch, rows, columns):
+    /// (batch, rows, n). A sink counts in the softmax and has no row in `values`. Between two parties, all parts
+    /// together take as many flows as one. An engine may mix first and divide by the sums of the softmax afterwards.
+    fn mix_each(
+        &mut self,
+        parts: &[Visible<Self::Tensor>],
+        values: Vec<Right<Self>>,
+    ) -> Result<Vec<Self::Tensor>, Error>
+    where
+        Self: Sized,
+    {
+        mix_by_probabilities(self, parts, values)
+    }
+
     /// c tanh(x / c), entrywise, for a public `cap` c: a score that cannot exceed c.
     ///
     /// Range: |x| < 2^10, and caps from 1 to 128.
@@ -257,4 +280,16 @@ pub trait Engine: 'static {
     ///
     /// Range: |x| < 2^11.
     fn argmax(&mut self, x: &Self::Tensor) -> Result<Option<Vec<usize>>, Error>;
+}
+
+/// [`Engine::mix_each`] in two steps: the probabilities of all parts, and then their products with the values.
+pub fn mix_by_probabilities<E: Engine>(
+    engine: &mut E,
+    parts: &[Visible<E::Tensor>],
+    values: Vec<Right<E>>,
+) -> Result<Vec<E::Tensor>, Error> {
+    let p = engine.scope("softmax", |e| e.softmax_each(parts))?;
+    let p: Vec<_> = p.iter().zip(parts).map(|(p, part)| part.without_sink(p)).collect();
+    let products = p.iter().zip(values).map(|(left, right)| Product { left, right }).collect();
+    engine.scope("values", |e| e.matmul_each(products, Precision::Full))
 }

@@ -16,7 +16,9 @@ mod top_k;
 mod weight;
 
 pub use ceiling::{Ceiling, Origin};
-pub use engine::{Engine, Gelu, HIDDEN_SCORE, MAX_SHOWN_SCORE, Precision, Product, Right, SOFT_CAPS, Visible};
+pub use engine::{
+    Engine, Gelu, HIDDEN_SCORE, MAX_SHOWN_SCORE, Precision, Product, Right, SOFT_CAPS, Visible, mix_by_probabilities,
+};
 pub use error::Error;
 pub use float::{Float, FloatLoader, FloatSelection, FloatWeight, States};
 pub use layer::Layer;

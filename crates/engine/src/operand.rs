@@ -78,6 +78,10 @@ pub trait CachedOperand: Send + Sized {
     /// [generation](OperandId::generation).
     fn new(id: OperandId) -> Self;
 
+    /// Takes note, before the first product, that the matrix will have up to `tokens` tokens. Both parties know the
+    /// number. The matrix may have more, but products with it may then cost more than they had to.
+    fn expect(&mut self, tokens: usize);
+
     /// Takes note that the matrix was cut back to its first `tokens` tokens, or fewer. Other tokens may take the
     /// places of those it lost. Both parties know how many are left.
     fn roll_back(&mut self, tokens: usize);
@@ -90,6 +94,8 @@ pub trait CachedOperand: Send + Sized {
 /// Nothing: products in the clear are not prepared.
 impl CachedOperand for () {
     fn new(_: OperandId) -> Self {}
+
+    fn expect(&mut self, _: usize) {}
 
     fn roll_back(&mut self, _: usize) {}
 

@@ -309,4 +309,8 @@ impl Abb for Planner {
     fn options(&self) -> &Options {
         &self.options
     }
+
+    fn plans(&mut self) -> Option<&mut Plans> {
+        Some(&mut self.plans)
+    }
 }

@@ -61,7 +61,7 @@ impl Policy<Float> for Noting {
         q: &ArrayD<f32>,
         store: &mut Store<Float>,
     ) -> Result<ArrayD<f32>, Error> {
-        Ok(attention::causal(engine, q, store)?.output)
+        attention::attend(engine, q, store)
     }
 
     fn wants_scores(&self) -> Option<ScoreSource> {

@@ -317,7 +317,7 @@ impl<E: Select> Policy<E> for Parts<E> {
         {
             self.evict(engine, layer, store, part, left)?;
         }
-        let output = attention::causal(engine, q, store)?.output;
+        let output = attention::attend(engine, q, store)?;
         self.evict_prompt(engine, layer, store)?;
         Ok(output)
     }

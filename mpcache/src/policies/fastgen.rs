@@ -167,7 +167,7 @@ impl<E: Select> Policy<E> for Profiled {
         if !E::CLEAR {
             return Err(hidden);
         }
-        let Attended { output, by_part } = attention::causal(engine, q, store)?;
+        let Attended { output, by_part } = attention::weighted(engine, q, store)?;
         let (piece, shape) = (store.piece(), store.heads());
         for (part, p) in by_part.iter().enumerate() {
             let (queries, rows) = (p.shape()[1], p.shape()[2]);

@@ -42,6 +42,6 @@ impl<E: Select> Policy<E> for Full {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        Ok(attention::causal(engine, q, store)?.output)
+        attention::attend(engine, q, store)
     }
 }

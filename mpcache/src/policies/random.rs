@@ -67,7 +67,7 @@ impl<E: Select> Policy<E> for Draws {
         let (tokens, rows) = (store.len(), q.shape()[1]);
         let keep = budget(self.settings.budget, tokens);
         if rows > 1 || store.piece().in_prompt() || keep >= tokens {
-            return Ok(attention::causal(engine, q, store)?.output);
+            return attention::attend(engine, q, store);
         }
         // The newest token comes first, then the sinks, then the draw.
         let sinks = self.settings.sinks.min(keep - 1);

@@ -135,12 +135,12 @@ impl<E: Select> Policy<E> for Evicting<E> {
         let known = &mut self.layers[layer];
         let Rolling { schedule, score, .. } = self.settings;
         let shape = store.heads();
-        let attended = attention::causal(engine, q, store)?;
         let piece = store.piece();
         let reading = piece.in_prompt() && !piece.ends_prompt();
         if reading && score == EvictionScore::Latest {
-            return Ok(attended.output);
+            return attention::attend(engine, q, store);
         }
+        let attended = attention::weighted(engine, q, store)?;
         let window = if score == EvictionScore::Accumulated { q.shape()[1] } else { 1 };
         let p = attended.probabilities();
         let mut scores = eviction::accumulate(engine, known.take(), p, window, score.select(), shape)?;

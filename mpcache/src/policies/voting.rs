@@ -242,12 +242,9 @@ impl<E: Select> Policy<E> for ByVotes<E> {
     ) -> Result<E::Tensor, Error> {
         let piece = store.piece();
         let ballot = self.settings.next(layer, self.votes.len(), piece);
-        let attended = attention::causal(engine, q, store)?;
-        let Some(ballot) = ballot else { return Ok(attended.output) };
-        let voters = piece.among_last_before(ballot.eviction.at, ballot.window);
-        if voters == 0 {
-            return Ok(attended.output);
-        }
+        let voters = ballot.as_ref().map_or(0, |ballot| piece.among_last_before(ballot.eviction.at, ballot.window));
+        let Some(ballot) = ballot.filter(|_| voters > 0) else { return attention::attend(engine, q, store) };
+        let attended = attention::weighted(engine, q, store)?;
         engine.scope("eviction", |engine| {
             let received = attention::received(engine, attended.probabilities(), voters, PerKv, store.heads())?;
             let (before, known) = self.votes[layer].take().map_or((None, 0), |v| (Some(v.received), v.voters));

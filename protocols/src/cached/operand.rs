@@ -12,6 +12,8 @@ use crate::Error;
 #[derive(Debug)]
 pub struct Operand {
     pub(crate) id: OperandId,
+    /// The most tokens that the operand is expected to have, if a number was stated.
+    expected: Option<usize>,
     pub(crate) begun: Option<Begun>,
 }
 
@@ -111,12 +113,22 @@ pub struct ReadyOperand<'a> {
 impl Operand {
     /// An operand without products so far.
     pub fn new(id: OperandId) -> Self {
-        Operand { id, begun: None }
+        Operand { id, expected: None, begun: None }
     }
 
     /// The name of the operand.
     pub fn id(&self) -> OperandId {
         self.id
+    }
+
+    /// The most tokens that the operand is expected to have, if a number was stated.
+    pub fn expected(&self) -> Option<usize> {
+        self.expected
+    }
+
+    /// Bits of the ring of the products with the operand, from the first product on.
+    pub(crate) fn ring(&self) -> Option<u32> {
+        self.begun.as_ref().map(|begun| begun.masks.form.width)
     }
 
     /// Gets the operand ready for a product of `form` and of the sizes `wanted`, which count tokens, and gives slots
@@ -215,6 +227,13 @@ impl CachedOperand for Operand {
         Operand::new(id)
     }
 
+    /// The ring of products may depend on the number ([`functions::mix`](crate::functions::mix)), so it must not
+    /// change later.
+    fn expect(&mut self, tokens: usize) {
+        assert!(self.begun.is_none(), "an operand is told before its first product what to expect");
+        self.expected = Some(tokens);
+    }
+
     /// Costs nothing. The tokens that replace those cut off are opened under new masks.
     fn roll_back(&mut self, tokens: usize) {
         if let Some(begun) = &mut self.begun {
@@ -233,6 +252,6 @@ impl CachedOperand for Operand {
             }
             Some(_) => return None,
         };
-        Some(Operand { id: self.id, begun })
+        Some(Operand { begun, ..*self })
     }
 }

@@ -1,9 +1,9 @@
 //! The largest entry of every row of coarse values, by a tournament or by counts.
 //!
-//! *By a tournament* ([`max_ragged`]). Every entry is rounded down to a multiple of [`UNIT`]; on shares it may become
+//! *By a tournament* ([`max_ragged`]). Every entry is rounded down to a multiple of a unit; on shares it may become
 //! the multiple below that. The maximum of these multiples is found exactly ([`RowMax`]). So the result is never
-//! above the largest entry, and less than 2 [`UNIT`] below it. A softmax tolerates this, because its exponential
-//! takes differences down to -[`EXP_MARGIN`].
+//! above the largest entry, and less than two units below it. A softmax tolerates this, because its exponential
+//! takes differences a little below 0.
 //!
 //! *By counts* ([`max_counted`]), for exponentials whose tables take all differences. Every entry is rounded down to
 //! a whole number, or on shares sometimes to the number below that, and counted by its value. The largest value has
@@ -20,27 +20,31 @@
 //! The result is this value plus 1, so it lies less than 1 below the largest entry and at most 1 above. Both forms
 //! stay right for rows of equal entries, since a count can hold all entries of a row.
 //!
-//! **Range.** -2^9 + [`UNIT`] <= x < 2^9, and by counts -2^9 + 1 < x. **Revealed.** Nothing. *Cost.* One exact
+//! **Range.** -2^9 + one unit <= x < 2^9, and by counts -2^9 + 1 < x. **Revealed.** Nothing. *Cost.* One exact
 //! maximum of rows of words of 13 bits; or five exchanges.
 
 use crate::abb::Abb;
-use crate::functions::exp::EXP_MARGIN;
+#[cfg(doc)]
+use crate::functions::exp::{EXP_MARGIN, WHOLE_MARGIN};
 use crate::ops::fss::counts::{VALUE_BITS, VALUES};
 use crate::ops::fss::threshold;
 use crate::ops::{B2a, CountAtLeast, MuxColumns, NonZero, RowMax};
 use crate::words::Words;
-use crate::{Error, FRAC, Lengths, Tensor};
+use crate::{Error, Evaluation, FRAC, Lengths, Tensor};
 
 /// Bits of the ring of the result: differences to it are below 2^10.
 pub const MAX_WIDTH: u32 = FRAC + 11;
 
-/// Low bits of an entry that are cut off.
-const DROPPED: u32 = FRAC - 2;
+/// Low bits of an entry that a tournament cuts off: as many as the exponential behind it tolerates.
+fn dropped(evaluation: Evaluation) -> u32 {
+    FRAC - if evaluation == Evaluation::Masked { 1 } else { 2 }
+}
 
-/// Resolution of the maximum: half of [`EXP_MARGIN`].
-pub const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
-
-const _: () = assert!(2.0 * UNIT <= EXP_MARGIN, "the exponential takes what is cut off");
+/// The unit of a tournament's entries, which is half of what the exponential takes below 0: [`WHOLE_MARGIN`] where keys
+/// are prepared, and [`EXP_MARGIN`] otherwise.
+pub fn unit(evaluation: Evaluation) -> f64 {
+    f64::from(1u32 << dropped(evaluation)) / f64::from(1u32 << FRAC)
+}
 
 /// The maxima of rows that lie one after another in the vector `x` and have the `lengths`, each at least 1: (rows)
 /// modulo 2^[`MAX_WIDTH`].
@@ -50,10 +54,11 @@ pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<
     b.scope("max", |b| {
         b.expect_below(x, 1 << (MAX_WIDTH - 2), FRAC)?;
         // The lowest unit is left out, so that differences fit even where shares are cut to one unit less.
-        let raised = b.add_public(x, (1u64 << DROPPED).wrapping_neg());
+        let dropped = dropped(b.evaluation());
+        let raised = b.add_public(x, (1u64 << dropped).wrapping_neg());
         b.expect_below(&raised, 1 << (MAX_WIDTH - 2), FRAC)?;
-        let coarse = x.drop_low(DROPPED, MAX_WIDTH);
-        Ok(b.apply(RowMax { lengths, width: MAX_WIDTH - DROPPED }, &coarse)?.times(1 << DROPPED))
+        let coarse = x.drop_low(dropped, MAX_WIDTH);
+        Ok(b.apply(RowMax { lengths, width: MAX_WIDTH - dropped }, &coarse)?.times(1 << dropped))
     })
 }
 

@@ -14,6 +14,7 @@ pub mod fit;
 pub mod grid;
 pub mod hide;
 pub mod max;
+pub mod mix;
 pub mod norm;
 pub mod product;
 pub mod reciprocal;

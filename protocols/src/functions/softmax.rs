@@ -43,16 +43,17 @@ use std::ops::Range;
 use waggle_engine::Visible;
 
 use crate::abb::Abb;
-use crate::functions::exp::{EXP_END, MOST_WHOLE, WHOLE_WIDTH, exp_negative, exp_to_zero};
+use crate::cost::Cost;
+use crate::functions::exp::{CLIPPED_RANGE, EXP_END, Reach, exp_negative, exp_to_zero};
 #[cfg(doc)]
 use crate::functions::exp::{HIDDEN_RANGE, WHOLE_RANGE};
-use crate::functions::max::{MAX_WIDTH, max_counted, max_ragged};
+use crate::functions::max::{MAX_WIDTH, MOST_COUNTED, max_counted, max_ragged};
 use crate::functions::reciprocal::reciprocal;
 use crate::functions::ring_for;
 use crate::ops::fss::counts;
-use crate::ops::{AtLeast, Choose, MulRows, Select, Truncation};
+use crate::ops::{AtLeast, Choose, MulRows, Mux, Select, Truncation, compare, mux};
 use crate::words::Words;
-use crate::{Error, Evaluation, FRAC, Indices, Lengths, Tensor};
+use crate::{Error, Evaluation, FRAC, Indices, Lengths, Options, Tensor};
 
 /// Largest absolute error of a probability, not counting [`MAX_TERM_ERROR`] for each visible entry of the row.
 pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
@@ -96,7 +97,7 @@ const RECIPROCAL_FRAC: u32 = 22;
 
 /// Fractional bits of the reciprocal of the sum, for rows of up to `longest` entries. A sum twice as large has a
 /// reciprocal half as large, which takes one bit more to be as exact: to 2^-10 at least.
-fn reciprocal_frac(longest: usize) -> u32 {
+pub(super) fn reciprocal_frac(longest: usize) -> u32 {
     RECIPROCAL_FRAC + longest.div_ceil(SHORT_ROW).next_power_of_two().trailing_zeros()
 }
 
@@ -108,34 +109,65 @@ pub fn softmax<B: Abb>(b: &mut B, scores: &B::Words, visible: &[usize]) -> Resul
 
 /// Softmax of several tensors in one call: the rows of all tensors share messages.
 pub fn softmax_each<B: Abb>(b: &mut B, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, Error> {
-    let places = parts.iter().map(|part| Place::of(&part.scores.shape(), part.seen.to_vec(), part.sink)).collect();
-    let hidden = parts.iter().any(|part| part.hidden);
-    over(b, &parts.iter().map(|part| part.scores).collect::<Vec<_>>(), places, hidden)
+    b.scope("softmax", |b| {
+        let rows = Rows::of(parts)?;
+        let p = if rows.lengths.counts().longest() <= 1 {
+            b.constant(&[rows.lengths.total()], 1 << FRAC)
+        } else {
+            quotients(b, &rows)?
+        };
+        Ok(rows.back(&p))
+    })
 }
 
-/// The softmax of the visible entries of several tensors, which lie at `places`. Some of them may be `hidden`.
-fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>, hidden: bool) -> Result<Vec<B::Words>, Error> {
-    b.scope("softmax", |b| {
-        let lengths = Lengths::joined(&places.iter().map(|place| place.lengths.clone()).collect::<Vec<_>>());
-        let longest = lengths.counts().longest().max(1);
+/// The visible entries of several tensors, row after row.
+pub(super) struct Rows<W> {
+    places: Vec<Place>,
+    /// The lengths of all rows, tensor by tensor.
+    pub(super) lengths: Lengths,
+    /// The entries of all rows.
+    pub(super) x: W,
+    /// Whether some entries may be hidden.
+    pub(super) hidden: bool,
+}
+
+impl<W: Tensor + Words> Rows<W> {
+    /// # Errors
+    /// For rows of more than [`MAX_SOFTMAX_COLUMNS`] entries.
+    pub(super) fn of(parts: &[Visible<W>]) -> Result<Self, Error> {
+        let (places, lengths) = placed(parts);
+        let longest = lengths.counts().longest();
         if longest > MAX_SOFTMAX_COLUMNS {
             return Err(Error::TooMany { operation: "softmax", limit: MAX_SOFTMAX_COLUMNS, got: longest });
         }
-        let p = if longest == 1 {
-            b.constant(&[lengths.total()], 1 << FRAC)
-        } else {
-            let seen: Vec<B::Words> = tensors.iter().zip(&places).map(|(x, place)| place.seen(*x)).collect();
-            rows(b, &joined(&seen), &lengths, hidden)?
-        };
+        let seen: Vec<W> = parts.iter().zip(&places).map(|(part, place)| place.seen(part.scores)).collect();
+        Ok(Rows { places, lengths, x: joined(&seen), hidden: parts.iter().any(|part| part.hidden) })
+    }
+
+    /// Puts entries `y` of the rows back where they lie in the tensors. Entries that are not visible become zeros.
+    pub(super) fn back(&self, y: &W) -> Vec<W> {
         let mut start = 0;
-        let back = places.iter().map(|place| {
+        let back = self.places.iter().map(|place| {
             let entries = start..start + place.lengths.total();
             start = entries.end;
-            let all = entries.len() == p.len();
-            place.back(&if all { p.clone() } else { p.slice(0, entries) })
+            let all = entries.len() == y.len();
+            place.back(&if all { y.clone() } else { y.slice(0, entries) })
         });
-        Ok(back.collect())
-    })
+        back.collect()
+    }
+}
+
+/// Where the visible entries of each part lie, and the lengths of all rows, part by part.
+fn placed<W: Tensor>(parts: &[Visible<W>]) -> (Vec<Place>, Lengths) {
+    let place = |part: &Visible<W>| Place::of(&part.scores.shape(), part.seen.to_vec(), part.sink);
+    let places: Vec<Place> = parts.iter().map(place).collect();
+    let lengths = Lengths::joined(&places.iter().map(|place| place.lengths.clone()).collect::<Vec<_>>());
+    (places, lengths)
+}
+
+/// The numbers of visible entries of all rows, part by part.
+pub(crate) fn lengths<W: Tensor>(parts: &[Visible<W>]) -> Lengths {
+    placed(parts).1
 }
 
 /// Where the visible entries of a tensor (..., rows, columns) lie.
@@ -193,48 +225,126 @@ fn joined<W: Tensor>(parts: &[W]) -> W {
     }
 }
 
-/// The softmax of rows that lie one after another in the vector `x` and have the `lengths`. Some entries may be
-/// `hidden`.
-fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, hidden: bool) -> Result<B::Words, Error> {
+/// The rows of a softmax that lie one after another in a vector, before they are divided by their sums.
+pub(super) struct Terms<W> {
+    /// The terms e^(x - m) of all rows.
+    pub(super) e: W,
+    /// 1 / sum for each row.
+    pub(super) inverse: W,
+}
+
+/// The form of terms and of the reciprocals of their sums.
+#[derive(Clone, Copy)]
+pub(super) struct TermForm {
+    /// Fractional bits of a term.
+    pub(super) frac: u32,
+    /// Bits of the ring of a term.
+    pub(super) width: u32,
+    /// Fractional bits of a reciprocal.
+    pub(super) inverse_frac: u32,
+    /// Bits of the ring of a reciprocal.
+    pub(super) inverse_width: u32,
+}
+
+/// The terms of all entries of `rows`, and the reciprocals of the sums of the rows.
+pub(super) fn terms<B: Abb>(b: &mut B, rows: &Rows<B::Words>, form: TermForm) -> Result<Terms<B::Words>, Error> {
+    let TermForm { frac, width, inverse_frac, inverse_width } = form;
+    let Rows { lengths, x, hidden, .. } = rows;
     let longest = lengths.counts().longest();
-    // A quotient e / sum is at most 1, up to the reciprocal's error.
-    let rounding = rounding(longest);
-    let width = rounding.width;
-    let whole = b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && x.len() <= MOST_WHOLE;
+    let masked = b.evaluation() == Evaluation::Masked;
     // A tournament takes some 3 log2 n flows, and half of the time that the leaves take.
     let saved = (3 * longest.ilog2()).saturating_sub(COUNTED_FLOWS);
     let leaves = x.len() as u64 * counts::LEAVES / 2 + lengths.rows() as u64 * ROW_LEAVES;
-    let counted = whole && b.options().flows_cost_more(saved, leaves);
+    let counted = masked && longest <= MOST_COUNTED && b.options().flows_cost_more(saved, leaves);
 
     let max = if counted { max_counted(b, x, lengths)? } else { max_ragged(b, x, lengths)? };
     let t = max.pick(&lengths.owners()).minus(x);
-    let e = if whole { exp_to_zero(b, &t, hidden)? } else { near_terms(b, &t, width)? };
+    let all = if *hidden { Reach::Hidden } else { Reach::Whole };
+    let e = match masked {
+        false => near_terms(b, &t, frac, width)?,
+        true if clipping_pays(b.options(), all, t.len()) => clipped_terms(b, &t, all, frac, width)?,
+        true => exp_to_zero(b, &t, all, frac, width)?,
+    };
 
     let rows = lengths.rows();
     let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
+    let sums = sums.times(1 << (FRAC - frac));
     let inverse = if counted {
         // A sum of n terms lies in (1 / e, e n). Four times this sum lies where sums of 8 n terms do.
-        reciprocal(b, &sums.times(4), 8 * longest, width, rounding.shift + 2)?
+        reciprocal(b, &sums.times(4), 8 * longest, inverse_width, inverse_frac + 2)?
     } else {
-        reciprocal(b, &sums, longest, width, rounding.shift)?
+        reciprocal(b, &sums, longest, inverse_width, inverse_frac)?
     };
+    Ok(Terms { e, inverse })
+}
 
+/// The probabilities of all entries of `rows`.
+fn quotients<B: Abb>(b: &mut B, rows: &Rows<B::Words>) -> Result<B::Words, Error> {
+    // A quotient e / sum is at most 1, up to the reciprocal's error.
+    let lengths = &rows.lengths;
+    let rounding = rounding(lengths.counts().longest());
+    let width = rounding.width;
+    let form = TermForm { frac: FRAC, width, inverse_frac: rounding.shift, inverse_width: width };
+    let Terms { e, inverse } = terms(b, rows, form)?;
     let Chunks { size, row, at } = Chunks::of(lengths, width);
     let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
-    let p = b.apply(MulRows { width, error_bits: 0 }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
+    let p =
+        b.apply(MulRows { width, error_bits: 0 }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
     b.apply(rounding, &p)
 }
 
-/// e^-t modulo 2^`width` where t is below [`CUT`], and 0 elsewhere.
-fn near_terms<B: Abb>(b: &mut B, t: &B::Words, width: u32) -> Result<B::Words, Error> {
+/// e^-t modulo 2^`width` where t is below [`CUT`], and 0 elsewhere, at `frac` fractional bits.
+fn near_terms<B: Abb>(b: &mut B, t: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
     let coarse = t.drop_low(DROPPED, MAX_WIDTH);
     let far = b
         .apply(AtLeast { thresholds: &[(CUT / UNIT) as i64], width: MAX_WIDTH - DROPPED }, &coarse)?
         .reshape(&[t.len()]);
     let near = b.not(&far);
     let [near] = b.apply(Choose, &near)?;
-    let e = exp_negative(b, t, width)?;
+    let e = exp_negative(b, t, frac, width)?;
     b.apply(Select { width }, (near, &e))
+}
+
+/// log2 of the unit in which differences are compared before they are clipped.
+const CELL_BITS: u32 = 3;
+/// Differences that reach this many cells are clipped. Two parties may round a difference down by one cell more.
+const NEAR_CELLS: i64 = 2;
+/// The difference that takes the place of those that are clipped. Its power is 0.
+const CLIPPED: u64 = 24 << FRAC;
+const _: () = {
+    assert!((NEAR_CELLS as u64 + 1) << CELL_BITS << FRAC <= CLIPPED, "a difference that is not clipped");
+    assert!((CLIPPED >> FRAC) < CLIPPED_RANGE as u64, "differences that a table takes");
+};
+/// Bits of what is selected, which is below 2^5 in magnitude.
+const CLIPPED_WIDTH: u32 = FRAC + 6;
+/// e^-t as [`exp_to_zero`] gives it for `all` differences, where those beyond 24, and perhaps some beyond 16, were
+/// clipped.
+fn clipped_terms<B: Abb>(b: &mut B, t: &B::Words, all: Reach, frac: u32, width: u32) -> Result<B::Words, Error> {
+    b.expect_below(t, 1 << all.width(), FRAC)?;
+    let cells = t.drop_low(FRAC + CELL_BITS, MAX_WIDTH);
+    let far = b.apply(AtLeast { thresholds: &[NEAR_CELLS], width: cells_width(all) }, &cells)?.reshape(&[t.len()]);
+    let near = b.not(&far);
+    let below = b.add_public(t, CLIPPED.wrapping_neg());
+    let below = b.apply(Mux { width: CLIPPED_WIDTH }, (&near, &below))?;
+    let t = b.add_public(&below, CLIPPED);
+    exp_to_zero(b, &t, Reach::Clipped, frac, width)
+}
+
+/// Bits of a signed number of cells.
+fn cells_width(all: Reach) -> u32 {
+    all.width() + 1 - FRAC - CELL_BITS
+}
+
+/// Whether the terms of `n` differences cost less if they are clipped first. Time on the link counts twice where a
+/// prompt waits for it: clipping takes keys that are shorter by 130 bytes, and five flows and 12 bytes more online.
+fn clipping_pays(options: &Options, all: Reach, n: usize) -> bool {
+    let time = |reach: Reach, before: &Cost| {
+        let function = reach.function();
+        let online = before.clone().then(function.online_cost(n));
+        options.wire_time(&function.prepared_cost(options, n)) + 2 * options.wire_time(&online)
+    };
+    let clip = compare::cost(n, 1, cells_width(all)).then(mux::rows_cost(n, 1, CLIPPED_WIDTH));
+    time(Reach::Clipped, &clip) < time(all, &Cost::free())
 }
 
 /// The truncation that brings a probability to [`FRAC`] fractional bits, for rows of up to `longest` entries. Its

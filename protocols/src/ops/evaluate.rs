@@ -74,15 +74,19 @@ impl Function {
 
     /// The cost of `n` entries under `options`, their correlations included.
     pub fn cost(&self, options: &Options, n: usize) -> Cost {
-        let prepared = match &self.method {
+        self.prepared_cost(options, n).then(self.online_cost(n))
+    }
+
+    /// The cost of the correlations of `n` entries.
+    pub(crate) fn prepared_cost(&self, options: &Options, n: usize) -> Cost {
+        match &self.method {
             Method::Lookup(_) => Cost::free(),
             Method::Masked(table) => fss::prepare_cost(&table.shape(), options, n),
             Method::Ladder(ladder) => ladder::prepare_cost(&ladder.shape(), options, n),
-        };
-        prepared.then(self.online_cost(n))
+        }
     }
 
-    fn online_cost(&self, n: usize) -> Cost {
+    pub(crate) fn online_cost(&self, n: usize) -> Cost {
         match &self.method {
             Method::Lookup(table) => lookup::cost(&**table, n),
             Method::Masked(table) => fss::run_cost(table, n),

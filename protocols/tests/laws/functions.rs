@@ -7,9 +7,10 @@ use waggle_engine::Visible;
 use waggle_protocols::functions::argmax::ARGMAX_WIDTH;
 use waggle_protocols::functions::compact::compact;
 use waggle_protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
+use waggle_protocols::functions::mix::{MAX_MIX_TERM_ERROR, mix_each};
 use waggle_protocols::functions::top_k::{self, Scores, Selection};
 use waggle_protocols::functions::{argmax, gated, gelu, relu, rms_norm, rope, silu, soft_cap, softmax, softmax_each};
-use waggle_protocols::{Clear, Error, FRAC, Gelu, Options, Tensor};
+use waggle_protocols::{Clear, Error, FRAC, Gelu, Operand, OperandId, OperandKind, Options, Tensor};
 use waggle_testing::{DEALER, Function, Laws, TWO_PHASES, function, signed_values, to_fixed};
 
 /// Checks `function` on random numbers of [-`range`, `range`]: two parties are within `within` of the box in the
@@ -87,6 +88,35 @@ fn softmax_and_norms() {
     close_over(&[DEALER], 1e-4, 500.0, &[4, 1, 33], far);
     close(2e-5, 4.0, &[1, 2, 6000], function!(Words, [], |b, x, _| softmax(b, &x[0], &[4097, 6000])));
     close(4e-4, 700.0, &[3, 96], function!(Words, [], |b, x, _| rms_norm(b, &x[0], 1e-6)));
+}
+
+/// Two parts with windows, one of them with a sink, mixed before they are divided. Spreads of scores lie within the
+/// windows of a clipped table and beyond them.
+#[test]
+fn mixes_of_values() {
+    let mixed = function!(Words, [], |b, x, _| {
+        let (scores, values) = (x[0].slice(2, 0..70), x[1].clone());
+        let seen = [0..1, 3..70, 0..70, 0..70, 69..70];
+        let parts = [
+            Visible { scores: &scores, seen: &seen, sink: false, hidden: false },
+            Visible { scores: &x[0], seen: &seen, sink: true, hidden: false },
+        ];
+        let id = |part| OperandId { layer: 0, kind: OperandKind::Values, generation: 0, part };
+        let (mut first, mut second) = (Operand::new(id(0)), Operand::new(id(1)));
+        let mixed = mix_each(b, &parts, vec![(&values, &mut first), (&values, &mut second)], 60)?;
+        Ok(Tensor::concat(0, &[&mixed[0], &mixed[1]]))
+    });
+    let mut rng = StdRng::seed_from_u64(12);
+    for spread in [4.0, 200.0] {
+        let mut numbers = |shape: &[usize], range: f64| {
+            let x = ArrayD::from_shape_simple_fn(IxDyn(shape), || rng.random_range(-range..range));
+            to_fixed(&x).into_iter().collect::<Vec<_>>()
+        };
+        let (scores, values) = (numbers(&[2, 5, 71], spread), numbers(&[2, 70, 3], 2.0));
+        // Every one of 71 terms may be off by a unit of 2^-17 between two parties.
+        let units = 2.0 * 71.0 * 2.0 * MAX_MIX_TERM_ERROR * f64::from(1u32 << FRAC) + 200.0;
+        Laws::of(mixed.clone()).words(&[2, 5, 71], scores).words(&[2, 70, 3], values).error(units as u64).hold();
+    }
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn every_kind_of_table() {
         (parabolas(5, 1, 20, 32), None, TWO_PHASES),
         (parabolas(13, 2, 20, 30), Some(1030), TWO_PHASES),
         (parabolas(3, 5, 20, 30), Some(0), TWO_PHASES),
-        (FssTable::power(5, 18, 0.5, [20, 25], 48), Some(90), TWO_PHASES),
+        (FssTable::decay(5, 18, 0.5, 17, [20, 25], 48), Some(90), TWO_PHASES),
         (FssTable::decay(7, 6, 0.5, 9, [20, 22], 64), None, TWO_PHASES),
     ] {
         let shape = table.shape();

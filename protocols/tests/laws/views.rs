@@ -99,7 +99,7 @@ fn of_functions_by_tables() {
     let tables = [
         FssTable::lines(curve, |x| 3.0 * x + 7.0),
         FssTable::parabolas(cubic, |x| x * x * x),
-        FssTable::power(5, 4, 0.5, [20, 25], 48),
+        FssTable::decay(5, 4, 0.5, 17, [20, 25], 48),
         FssTable::decay(6, 3, 0.5, 9, [20, 22], 64),
     ];
     for table in tables {

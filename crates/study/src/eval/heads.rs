@@ -256,7 +256,7 @@ impl Policy<Float> for Profiler {
         q: &ArrayD<f32>,
         store: &mut Store<Float>,
     ) -> Result<ArrayD<f32>, Error> {
-        let attended = attention::causal(engine, q, store)?;
+        let attended = attention::weighted(engine, q, store)?;
         let (tokens, rows, shape) = (store.len(), q.shape()[1], store.heads());
         let values = store.values_by_head();
         let three = |x: &ArrayD<f32>| x.clone().into_dimensionality::<Ix3>().expect("three axes");

@@ -111,7 +111,7 @@ impl Policy<Float> for Watching {
         q: &ArrayD<f32>,
         store: &mut Store<Float>,
     ) -> Result<ArrayD<f32>, EngineError> {
-        let attended = attention::causal(engine, q, store)?;
+        let attended = attention::weighted(engine, q, store)?;
         let most = most_received(attended.probabilities(), self.after, store.heads());
         self.received.lock().unwrap_or_else(PoisonError::into_inner).push(most);
         Ok(attended.output)

@@ -43,15 +43,21 @@ impl<E: Select> Clustered<E> {
     }
 
     /// The static eviction at the end of the prompt. `p` is the attention of the last piece of the prompt. Earlier
-    /// pieces of the voting window have voted before.
+    /// pieces of the voting window have voted before. A layer without `p` keeps what the layer before it kept.
     ///
     /// If all heads of a layer share a selection, they keep the same tokens, so that a slot holds the same token for
     /// every head and its scores can be summed. Otherwise every key/value head keeps its own tokens.
-    fn evict(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
+    fn evict(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        p: Option<&E::Tensor>,
+        store: &mut Store<E>,
+    ) -> Result<(), Error> {
         let (tokens, shape, c) = (store.len(), store.heads(), self.settings);
-        let kept = match self.kept.take().filter(|_| c.follows(layer)) {
-            Some(kept) => kept,
-            None => {
+        let kept = match p {
+            None => self.kept.take().expect("a layer that follows comes after one that chose"),
+            Some(p) => {
                 let received = self.vote(engine, layer, p, store)?;
                 let size = Received::new(engine, c.window(tokens), c.select, shape)?;
                 eviction::choose(engine, &received, &eviction::by_attention(c.kept(tokens), c.top_k, size))?
@@ -268,11 +274,21 @@ impl<E: Select> Policy<E> for Clustered<E> {
         if !piece.in_prompt() && piece.new == 1 && layer >= c.dense && !layout.is_dense() {
             return self.attend_chosen(engine, layer, &layout, q, store);
         }
-        let attended = attention::causal(engine, q, store)?;
         let evicts = c.evicts(layer, piece.prompt);
+        let votes = evicts
+            && match piece.ends_prompt() {
+                true => !c.follows(layer) || self.kept.is_none(),
+                false => !c.follows(layer) && piece.among_last(c.window(piece.prompt)) > 0,
+            };
+        let (output, p) = if votes {
+            let mut attended = attention::weighted(engine, q, store)?;
+            (attended.output, attended.by_part.pop())
+        } else {
+            (attention::attend(engine, q, store)?, None)
+        };
         if piece.ends_prompt() {
             if evicts {
-                engine.scope("eviction", |e| self.evict(e, layer, attended.probabilities(), store))?;
+                engine.scope("eviction", |e| self.evict(e, layer, p.as_ref(), store))?;
             }
             // The layers that will choose among the clusters of the prompt summarise them with it.
             let layout = Layout::new(&c, store.len(), store.seen());
@@ -280,11 +296,10 @@ impl<E: Select> Policy<E> for Clustered<E> {
                 let last = q.slice(1, q.shape()[1] - 1..q.shape()[1]);
                 self.summarise(engine, layer, &layout, &last, store)?;
             }
-        } else if evicts && !c.follows(layer) && piece.among_last(c.window(piece.prompt)) > 0 {
-            let received = engine.scope("eviction", |e| self.vote(e, layer, attended.probabilities(), store))?;
-            self.votes[layer] = Some(received);
+        } else if let Some(p) = p {
+            self.votes[layer] = Some(engine.scope("eviction", |e| self.vote(e, layer, &p, store))?);
         }
-        Ok(attended.output)
+        Ok(output)
     }
 }
 

@@ -329,7 +329,7 @@ impl<E: Select> Policy<E> for ByScore<E> {
         let (noise, eviction) = match (self.settings.source, self.settings.next(piece)) {
             (Source::Noisy(noise), Some(eviction)) => (noise, eviction),
             (source, _) => {
-                let output = attention::causal(engine, q, store)?.output;
+                let output = attention::attend(engine, q, store)?;
                 match source {
                     // No eviction comes after this one.
                     Source::Noisy(_) => self.known[layer] = None,
@@ -338,7 +338,7 @@ impl<E: Select> Policy<E> for ByScore<E> {
                 return Ok(output);
             }
         };
-        // As in `attention::causal`, but the temperature needs the scores in full precision.
+        // As in `attention::weighted`, but the temperature needs the scores in full precision.
         let (shape, tokens) = (store.heads(), store.len());
         store.record_attended(|_| (0..tokens).collect());
         let logits = store.ranked_scores(engine, &fold_heads(q, shape))?;

@@ -598,9 +598,6 @@ pub(crate) fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[
         Windows::Parabolas(parabolas) => {
             expand(role, &shape, correlations, &opened, |_, high, low, v| parabolas.apply(high, low, v))
         }
-        Windows::Powers(powers) => {
-            expand(role, &shape, correlations, &opened, |_, high, low, v| powers.apply(high, low, v))
-        }
         Windows::Decay(powers) => decay(role, &shape, powers, correlations, &opened),
     })
 }

@@ -29,7 +29,7 @@ pub enum Payload {
 }
 
 /// Fractional bits of the two factors of a [`Payload::Power`].
-pub const FACTOR_FRAC: u32 = 21;
+pub const FACTOR_FRAC: u32 = 18;
 
 /// Stands for 1 in a factor of a [`Payload::Power`]. A factor must be below 2^FACTOR_FRAC, so this is slightly less
 /// than 2^FACTOR_FRAC.
@@ -97,7 +97,6 @@ pub struct FssTable {
 pub(super) enum Windows {
     Lines(Lines),
     Parabolas(Parabolas),
-    Powers(Powers),
     Decay(Powers),
 }
 
@@ -113,7 +112,7 @@ pub(super) struct Lines {
 #[derive(Clone, Debug)]
 pub(super) struct Powers {
     unit: u32,
-    /// e^(start - n) times the scale, for n = 0, 1, .., twice in a row.
+    /// e^(start - n) times the scale, for n = -2, -1, ..
     heights: Vec<f64>,
 }
 
@@ -158,20 +157,16 @@ impl FssTable {
         FssTable { shape, windows: Windows::Parabolas(parabolas) }
     }
 
-    /// The power e^(start - x 2^-unit), with windows of width 1 in x 2^-unit. Coefficients have the first number of
-    /// `fracs` of fractional bits, powers have the second, and the result has the sum of both.
-    pub fn power(index_bits: u32, unit: u32, start: f64, fracs: [u32; 2], out_width: u32) -> Self {
-        let heights = (0..2u64 << index_bits).map(|n| height(window(n, index_bits), start, fracs[0])).collect();
-        let windows = Windows::Powers(Powers { unit, heights });
-        FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
-    }
-
-    /// Like [`FssTable::power`] where x 2^-unit < `end`, and 0 where it is `end` + 2 or more. In between, it is one
-    /// of the two. Each party expands its key only near coefficients that are not zero.
+    /// The power e^(start - x 2^-unit) where x 2^-unit < `end`, and 0 where it is `end` + 2 or more. In between, it is
+    /// one of the two. Windows have width 1 in x 2^-unit. Coefficients have the first number of `fracs` of fractional
+    /// bits, powers have the second, and the result has the sum of both. Each party expands its key only near
+    /// coefficients that are not zero.
     pub fn decay(index_bits: u32, unit: u32, start: f64, end: u32, fracs: [u32; 2], out_width: u32) -> Self {
         let heights = (-2..i64::from(end)).map(|n| height(n, start, fracs[0])).collect();
         let windows = Windows::Decay(Powers { unit, heights });
-        FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
+        let payload = Payload::Power { unit, frac: fracs[1] };
+        let shape = FssShape { index_bits, low_bits: unit, width: out_width, payload, cell_bits: 0 };
+        FssTable { shape, windows }
     }
 
     /// Whether the table has a value for every input that there may be, so that an input outside the range is an
@@ -192,7 +187,6 @@ impl FssTable {
         let value = match &self.windows {
             Windows::Lines(lines) => lines.value(n, low, rho),
             Windows::Parabolas(parabolas) => parabolas.value(n, low, rho, self.shape.low_bits),
-            Windows::Powers(powers) => powers.value(n, low, rho, self.shape),
             // The first window is -2.
             Windows::Decay(powers) => match (n + 2) & mask(self.shape.index_bits) as usize {
                 at if at < powers.heights.len() => powers.value(at, low, rho, self.shape),
@@ -217,10 +211,6 @@ pub(super) fn fitted(spec: CurveSpec, f: impl Fn(f64) -> f64, window: impl Fn(u6
 fn height(n: i64, start: f64, frac: u32) -> f64 {
     let one = (1u64 << FACTOR_FRAC) as f64 / FACTOR_ONE;
     (1u64 << frac) as f64 * one * one * libm::exp(start - n as f64)
-}
-
-fn power_shape(index_bits: u32, unit: u32, frac: u32, width: u32) -> FssShape {
-    FssShape { index_bits, low_bits: unit, width, payload: Payload::Power { unit, frac }, cell_bits: 0 }
 }
 
 /// The window that an index modulo 2^index_bits stands for.
@@ -273,12 +263,6 @@ impl Powers {
         let Payload::Power { frac, .. } = shape.payload else { return 0 };
         let product = factor(rho[0], self.unit) * factor(rho[1], self.unit);
         self.coefficients(at..at + 1, low)[0].wrapping_mul(product >> (2 * FACTOR_FRAC - frac))
-    }
-
-    /// This party's share of the result, from its shares of the power at every window n - `high`, where `high` is the
-    /// opened window.
-    pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
-        dot(&self.coefficients(high..high + values.len(), low), values)
     }
 
     /// Number of windows that have a height.
