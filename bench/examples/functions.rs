@@ -3,7 +3,6 @@
 
 use waggle_net::{Ledger, Phase};
 use waggle_planner::Planner;
-use waggle_protocols::functions::exp::exp_negative;
 use waggle_protocols::functions::{gelu, silu, softmax};
 use waggle_protocols::{Error, Gelu, Options, Shape};
 
@@ -47,9 +46,10 @@ fn main() -> Result<(), Error> {
     for (method, options) in [("look-up", one_phase), ("masked", two_phases)] {
         row("GELU", method, planned(COUNT, options, |b, x| gelu(b, x, Gelu::Tanh)));
         row("SiLU", method, planned(COUNT, options, silu));
-        row("exp", method, planned(COUNT, options, |b, x| exp_negative(b, x, FRAC, 64)));
-        let scores = planned(12 * 128, options, |b, _| softmax(b, &Shape(vec![12, 1, 128]), &[128]));
-        row("softmax 12 x 128", method, scores);
+        for n in [128, 1000] {
+            let scores = planned(12 * n, options, |b, _| softmax(b, &Shape(vec![12, 1, n]), &[n]));
+            row(&format!("softmax 12 x {n}"), method, scores);
+        }
     }
     Ok(())
 }

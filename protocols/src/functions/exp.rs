@@ -106,11 +106,14 @@ impl Reach {
         FRAC + self.index_bits()
     }
 
-    /// The table.
-    pub(crate) fn function(self) -> Arc<Function> {
-        kept("exp to zero", Evaluation::Masked, &[self.index_bits().into()], || {
-            let table = FssTable::decay(self.index_bits(), FRAC, WHOLE_MARGIN, WHOLE_END, WHOLE_FRACS, WHOLE_RING);
-            Function::masked(table, WHOLE_FRACS[0] + WHOLE_FRACS[1])
+    /// The table, for results modulo 2^`out` with `frac` fractional bits. Where no difference was clipped, a table of
+    /// words of 64 bits spares the exchange of a truncation, if its result fits what the truncation leaves.
+    pub(crate) fn function(self, frac: u32, out: u32) -> Arc<Function> {
+        let out_frac = WHOLE_FRACS[0] + WHOLE_FRACS[1];
+        let ring = if self != Reach::Clipped && out <= 64 - (out_frac - frac) { 64 } else { WHOLE_RING };
+        kept("exp to zero", Evaluation::Masked, &[self.index_bits().into(), ring.into()], || {
+            let table = FssTable::decay(self.index_bits(), FRAC, WHOLE_MARGIN, WHOLE_END, WHOLE_FRACS, ring);
+            Function::masked(table, out_frac)
         })
     }
 }
@@ -119,7 +122,7 @@ impl Reach {
 const WHOLE_END: u32 = 17;
 /// Fractional bits of the coefficients and of the powers of `exp_to_zero`.
 const WHOLE_FRACS: [u32; 2] = [17, 22];
-/// Bits of the ring of the table's values, which are below e.
+/// Bits of the narrowest ring of the table's values, which are below e.
 const WHOLE_RING: u32 = WHOLE_FRACS[0] + WHOLE_FRACS[1] + 4;
 
 /// e^-t entrywise by look-up, from words modulo 2^22 at least to words modulo 2^`out` with `frac` fractional bits.
@@ -146,9 +149,9 @@ pub(crate) fn exp_to_zero<B: Abb>(
 ) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
         let x = b.add_public(t, (WHOLE_MARGIN * (1u64 << FRAC) as f64) as u64);
-        let exp = reach.function();
+        let exp = reach.function(frac, out);
         let y = b.apply(Evaluate { function: &exp }, &x).map_err(of_words(FRAC))?;
-        b.apply(Truncation { width: WHOLE_RING, shift: exp.out_frac() - frac, out }, &y)
+        b.apply(Truncation { width: exp.out_width(), shift: exp.out_frac() - frac, out }, &y)
     })
 }
 

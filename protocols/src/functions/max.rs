@@ -20,6 +20,18 @@
 //! The result is this value plus 1, so it lies less than 1 below the largest entry and at most 1 above. Both forms
 //! stay right for rows of equal entries, since a count can hold all entries of a row.
 //!
+//! *Other forms* for 12 rows of 1001 entries, counted from the sizes of keys and messages. Seconds are those of a link of
+//! 3 Gbit/s and 0.3 ms, bytes of the preparation included:
+//!
+//! | form | prepared, B an entry | online, B an entry | flows | ms |
+//! |---|---|---|---|---|
+//! | tournament, words of 12 bits | 18 OTs | 20 | 33 | 5.6 |
+//! | groups of eight compared by keys of 9 bits | 280 | 9 | 8 | 10.4 |
+//! | counts | 211 | 2.3 | 5 | 7.6 |
+//!
+//! So a short link takes tournaments for long rows. Larger groups by OTs would take 16 flows, but 64 OTs an entry, whose
+//! processor time outweighs them.
+//!
 //! **Range.** -2^9 + one unit <= x < 2^9, and by counts -2^9 + 1 < x. **Revealed.** Nothing. *Cost.* One exact
 //! maximum of rows of words of 13 bits; or five exchanges.
 

@@ -4,13 +4,17 @@
 //! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
-//! **Two forms of the terms.** In the first form, for look-up and long rows, m - x is compared with the cut and a
-//! multiplexer sets the far terms to zero. In the second form, where keys are prepared, one table serves all
-//! differences (`exp_to_zero`). Where flows cost more than expanding the leaves of keys, m is a maximum by counts,
-//! which may be 1 above the largest entry. `exp_to_zero` takes that, too. The sum of a row is then at least 1 / e.
+//! **Forms of the terms.** For look-up, m - x is compared with the cut and a multiplexer sets the far terms to zero.
+//! Where keys are prepared, a table is 0 for large differences (`exp_to_zero`). It serves all differences, or those that
+//! were clipped: then a comparison of six or seven bits tells which differences are far, and a multiplexer replaces
+//! these. Clipping makes a key of 290 bytes shorter by 130, and takes five flows and 12 bytes an entry online. Where
+//! flows cost more than expanding the leaves of keys, m is a maximum by counts, which may be 1 above the largest entry.
+//! `exp_to_zero` takes that, too. The sum of a row is then at least 1 / e.
+//!
+//! **Two faces.** [`softmax_each`] divides the terms by their sums. [`mix`](super::mix) divides what the terms mix.
 //!
 //! **Range.** The range of [`max`](super::max), about |x| < 2^9, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1].
-//! In the second form, entries of a row are less than [`WHOLE_RANGE`] - 1 apart, or [`HIDDEN_RANGE`] - 1 where
+//! Where keys are prepared, entries of a row are less than [`WHOLE_RANGE`] - 1 apart, or [`HIDDEN_RANGE`] - 1 where
 //! columns may be [hidden](fn@super::hide). **Error.** At most [`MAX_SOFTMAX_ERROR`] per entry plus
 //! [`MAX_TERM_ERROR`] times the number of visible entries; where keys are prepared, [`MAX_MASKED_SOFTMAX_ERROR`] plus
 //! [`MAX_MASKED_TERM_ERROR`] times that number. **Revealed.** Nothing.
@@ -34,9 +38,9 @@
 //! its product with the values, the random roundings of two parties again add up to a root. The clear box may round
 //! all one way.
 //!
-//! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, one
-//! truncation, and one product with its row's word. In the first form also a coarse comparison, a truncation and a
-//! multiplexer. Per row: one reciprocal.
+//! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, up to two
+//! truncations, and one product with its row's word. For look-up, and where differences are clipped, also a coarse
+//! comparison and a multiplexer. Per row: one reciprocal.
 
 use std::ops::Range;
 
@@ -262,7 +266,7 @@ pub(super) fn terms<B: Abb>(b: &mut B, rows: &Rows<B::Words>, form: TermForm) ->
     let all = if *hidden { Reach::Hidden } else { Reach::Whole };
     let e = match masked {
         false => near_terms(b, &t, frac, width)?,
-        true if clipping_pays(b.options(), all, t.len()) => clipped_terms(b, &t, all, frac, width)?,
+        true if clipping_pays(b.options(), all, t.len(), [frac, width]) => clipped_terms(b, &t, all, frac, width)?,
         true => exp_to_zero(b, &t, all, frac, width)?,
     };
 
@@ -337,9 +341,9 @@ fn cells_width(all: Reach) -> u32 {
 
 /// Whether the terms of `n` differences cost less if they are clipped first. Time on the link counts twice where a
 /// prompt waits for it: clipping takes keys that are shorter by 130 bytes, and five flows and 12 bytes more online.
-fn clipping_pays(options: &Options, all: Reach, n: usize) -> bool {
+fn clipping_pays(options: &Options, all: Reach, n: usize, [frac, width]: [u32; 2]) -> bool {
     let time = |reach: Reach, before: &Cost| {
-        let function = reach.function();
+        let function = reach.function(frac, width);
         let online = before.clone().then(function.online_cost(n));
         options.wire_time(&function.prepared_cost(options, n)) + 2 * options.wire_time(&online)
     };

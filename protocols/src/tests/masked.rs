@@ -24,7 +24,7 @@ fn parabolas(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> F
 }
 
 fn power(index_bits: u32, unit: u32) -> FssTable {
-    FssTable::decay(index_bits, unit, 0.5, (1 << index_bits) - 2, [20, 25], 48)
+    FssTable::decay(index_bits, unit, 0.5, (1 << index_bits) - 3, [20, 25], 48)
 }
 
 fn decay(index_bits: u32, unit: u32, end: u32) -> FssTable {

@@ -18,7 +18,7 @@ use crate::{Base, BaseError, Error};
 /// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
 /// number work together.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 /// The field of the handshake in which a client states its policy and a server the policies that it permits.
 const POLICY: &str = "policy";
 /// The field of the handshake that states the number of the protocol.

@@ -161,7 +161,11 @@ impl FssTable {
     /// one of the two. Windows have width 1 in x 2^-unit. Coefficients have the first number of `fracs` of fractional
     /// bits, powers have the second, and the result has the sum of both. Each party expands its key only near
     /// coefficients that are not zero.
+    ///
+    /// # Panics
+    /// If no window of the table is left for zero.
     pub fn decay(index_bits: u32, unit: u32, start: f64, end: u32, fracs: [u32; 2], out_width: u32) -> Self {
+        assert!(end + 2 < 1 << index_bits, "powers up to {end} in 2^{index_bits} windows");
         let heights = (-2..i64::from(end)).map(|n| height(n, start, fracs[0])).collect();
         let windows = Windows::Decay(Powers { unit, heights });
         let payload = Payload::Power { unit, frac: fracs[1] };
