@@ -33,6 +33,7 @@
 
 use waggle_engine::{Axis, Visible};
 use waggle_he::MatmulShape;
+use waggle_net::Role;
 
 use crate::abb::Abb;
 use crate::cached::{self, CachedMatmul, CachedProduct, Event, Events, Operand, OperandForm};
@@ -114,7 +115,12 @@ impl MixSize {
         let of_mixes = rounding(self.columns);
         let quotients = self.division(plans, self.rows * self.head_dim, division(of_mixes), of_mixes)?;
         let mixed = self.product(plans, ring)?.then(quotients);
-        Ok((plans.options().wire_time(&mixed) < plans.options().wire_time(&divided)).then_some(ring))
+        // Whether a session has sent the keys of larger ciphertexts before depends on its order, so they count.
+        let time = |cost: Cost| {
+            let keys = cost.galois_bytes() as usize;
+            plans.options().wire_time(&cost.message(Role::Client, keys))
+        };
+        Ok((time(mixed) < time(divided)).then_some(ring))
     }
 
     /// Whether these rows should be mixed before they are divided, where masks for either are made already.
