@@ -215,7 +215,8 @@ impl<B: Abb> FixedPoint<B> {
         let (rows, entries, columns) = (lengths.rows(), lengths.total(), lengths.counts().longest());
         let size = MixSize { batch, rows, entries, columns, head_dim: tensor.shape()[2] };
         if !self.abb.options().preprocess {
-            return size.ring(&mut self.abb, MATMUL_WIDTH);
+            // In one phase the products of parts are protocols of their own, which the size of all does not price.
+            return if parts.len() > 1 { Ok(None) } else { size.ring(&mut self.abb, MATMUL_WIDTH) };
         }
         let ring = self.ring_of(tensor, operand)?;
         Ok(size.pays(ring).then_some(ring))
