@@ -147,10 +147,9 @@ impl MixSize {
         let sizes = [self.rows, words.div_ceil(self.rows.max(1))];
         let mut cost = by.cost(&sizes, options.preprocess, plans)?;
         cost = cost.then(how.cost(&vec![words], options.preprocess, plans)?);
-        for need in [by.correlations(&sizes, &options), how.correlations(&vec![words], &options)] {
-            if let Some(need) = need {
-                cost = cost.then(need.kind.batched_cost(plans, need.units)?);
-            }
+        let needs = [by.correlations(&sizes, &options), how.correlations(&vec![words], &options)];
+        for need in needs.into_iter().flatten() {
+            cost = cost.then(need.kind.batched_cost(plans, need.units)?);
         }
         Ok(cost)
     }
