@@ -60,7 +60,7 @@ impl<E: Select> Policy<E> for Columns {
     }
 
     fn attend(&mut self, e: &mut E, _: usize, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
-        let attended = attention::causal(e, q, store)?;
+        let attended = attention::weighted(e, q, store)?;
         let p = attended.probabilities();
         let (tokens, rows) = (p.shape()[2], q.shape()[1]);
         let p = e.reveal(p)?.into_iter().flatten().collect::<Vec<f32>>();
