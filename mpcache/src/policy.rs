@@ -52,7 +52,7 @@ pub trait Policy<E: Engine>: Send {
     /// piece, [`appended`](Policy::appended) is called for it in place of this function.
     ///
     /// A policy says which tokens it attends to and keeps ([`Store::record_attended`], [`Store::record_kept`]);
-    /// [`attention::causal`](crate::attention::causal) records what it attends to itself.
+    /// [`attention::attend`](crate::attention::attend) records what it attends to itself.
     fn attend(
         &mut self,
         engine: &mut E,

@@ -86,7 +86,7 @@ impl<E: Select> Policy<E> for Voting<E> {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let attended = attention::causal(engine, q, store)?;
+        let attended = attention::weighted(engine, q, store)?;
         let piece = store.piece();
         let voters = piece.among_last(self.settings.window);
         if voters > 0 {
