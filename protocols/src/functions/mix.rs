@@ -19,7 +19,7 @@
 //! 1024, 64 for 2^16. Masks of values are made in this ring for the number of tokens that the whole text may have.
 //! Longer rows keep their probabilities.
 //!
-//! **Range.** Scores as in [`softmax`](super::softmax), |v| < 2^9, and up to 2^16 columns. **Error.** S is the sum of
+//! **Range.** Scores as in [`softmax_each`](super::softmax_each), |v| < 2^9, and up to 2^16 columns. **Error.** S is the sum of
 //! the same rounded terms that mix the values, so the result is a convex combination of the values with weights that
 //! are off. A term is off by half a unit of 2^-17 from its last rounding, or a whole unit between two parties, and by
 //! [`MAX_WHOLE_ERROR`](super::exp::MAX_WHOLE_ERROR) from its table. S is at least 1 / e. Let V bound |v_j - mix|. The
