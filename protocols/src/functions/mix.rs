@@ -15,15 +15,16 @@
 //! ciphertexts (`MixSize::ring`).
 //!
 //! **Rings.** Terms have [`MIX_FRAC`] fractional bits and lie below e; values have [`FRAC`] and lie below
-//! 2^[`MAGNITUDE`]. So M lies below e n 2^9 and takes 48 + log2 n bits ([`width`]): 55 bits for 128 tokens, 58 for
+//! 2^[`MAGNITUDE`]. So M lies below e n 2^9 and takes 46 + log2 (e n) bits ([`width`]): 55 bits for 128 tokens, 58 for
 //! 1024, 64 for 2^16. Masks of values are made in this ring for the number of tokens that the whole text may have.
 //! Longer rows keep their probabilities.
 //!
-//! **Range.** Scores as in [`softmax_each`](super::softmax_each), |v| < 2^9, and up to 2^16 columns. **Error.** S is the sum of
-//! the same rounded terms that mix the values, so the result is a convex combination of the values with weights that
-//! are off. A term is off by half a unit of 2^-17 from its last rounding, or a whole unit between two parties, and by
-//! [`MAX_WHOLE_ERROR`](super::exp::MAX_WHOLE_ERROR) from its table. S is at least 1 / e. Let V bound |v_j - mix|. The
-//! result is then off by at most [`MAX_MIX_ERROR`] V, plus [`MAX_MIX_TERM_ERROR`] V for each visible entry. By
+//! **Range.** Scores as in [`softmax_each`](super::softmax_each), |v| < 2^9, and up to 2^16 columns.
+//!
+//! **Error.** S is the sum of the same rounded terms that mix the values, so the result is a convex combination of the
+//! values with weights that are off. A term is off by half a unit of 2^-17 from its last rounding, or a whole unit
+//! between two parties, and by [`MAX_WHOLE_ERROR`](super::exp::MAX_WHOLE_ERROR) from its table. S is at least 1 / e.
+//! Let V bound |v_j - mix|. The result is then off by at most [`MAX_MIX_ERROR`] V, plus [`MAX_MIX_TERM_ERROR`] V for each visible entry. By
 //! probabilities, which a product with values takes at 15 fractional bits, each entry adds 2^-16 |v_j| on top of
 //! [`MAX_MASKED_TERM_ERROR`](super::softmax::MAX_MASKED_TERM_ERROR) |v_j|, and twice that between two parties.
 //! **Revealed.** Nothing.
@@ -61,8 +62,9 @@ pub const MAX_MIX_TERM_ERROR: f64 = std::f64::consts::E * 0.5 / (1u64 << MIX_FRA
 
 /// Bits of the ring in which up to `tokens` terms mix values. `None` if it would have more than 64.
 pub fn width(tokens: usize) -> Option<u32> {
-    // log2 e < 1.5; a truncation takes words below a quarter of the ring.
-    let bits = MIX_FRAC + FRAC + MAGNITUDE + 4 + tokens.max(1).next_power_of_two().trailing_zeros();
+    // A sum of terms is below e n < 2.719 n, and a truncation takes words below a quarter of the ring.
+    let sum = (tokens.max(1) as u128 * 2719).div_ceil(1000).next_power_of_two().trailing_zeros();
+    let bits = MIX_FRAC + FRAC + MAGNITUDE + 2 + sum;
     (bits <= 64).then_some(bits)
 }
 
@@ -94,8 +96,10 @@ pub(crate) struct MixSize {
 }
 
 impl MixSize {
-    /// All rows of a text of `tokens` tokens, each of which attends to itself and to all before it.
+    /// All rows of a text of `tokens` tokens, each of which attends to itself and to all before it. The number is
+    /// rounded up to 5, 10, 20, .., so that a prompt of a common length takes one ring whatever comes after it.
     pub(crate) fn of_text(tokens: usize, batch: usize, head_dim: usize) -> Self {
+        let tokens = 5 * tokens.div_ceil(5).next_power_of_two();
         MixSize { batch, rows: batch * tokens, entries: batch * tokens * (tokens + 1) / 2, columns: tokens, head_dim }
     }
 
@@ -278,19 +282,19 @@ mod tests {
     #[test]
     #[should_panic(expected = "terms in a ring of 55 bits")]
     fn a_ring_for_shorter_rows_is_refused() {
-        mixed(&mut Clear::new(), &[0.0; 129], &[0.0; 129], 55);
+        mixed(&mut Clear::new(), &[0.0; 189], &[0.0; 189], 55);
     }
 
     #[test]
     fn rings_by_length() {
-        assert_eq!([1, 2, 128, 129, 1024, 1 << 16].map(width), [48, 49, 55, 56, 58, 64].map(Some));
-        assert_eq!(width((1 << 16) + 1), None);
+        assert_eq!([1, 2, 128, 188, 189, 1024, 1 << 16].map(width), [48, 49, 55, 55, 56, 58, 64].map(Some));
+        assert_eq!(width(1 << 17), None);
     }
 
     /// Long rows divide a mix; short rows, and rows of long values, divide their terms.
     #[test]
     fn rows_that_are_short_on_average_keep_their_probabilities() {
-        let [short, long] = [127, 128].map(|tokens| MixSize::of_text(tokens, 12, 64));
+        let [short, long] = [80, 81].map(|tokens| MixSize::of_text(tokens, 12, 64));
         assert!(!short.divides_fewer() && long.divides_fewer());
         let row = MixSize { batch: 12, rows: 12, entries: 12 * 128, columns: 128, head_dim: 64 };
         assert!(row.pays(55) && !row.pays(54) && !MixSize { head_dim: 128, ..row }.pays(64));
