@@ -196,10 +196,9 @@ impl<B: Abb> FixedPoint<B> {
             return Ok(operand.ring().unwrap_or(MATMUL_WIDTH));
         };
         let shape = tensor.shape();
-        // Texts of similar lengths take one ring.
-        let ring =
-            MixSize::of_text(tokens.next_power_of_two(), shape[0], shape[2]).ring(&mut self.abb, MATMUL_WIDTH)?;
-        Ok(ring.unwrap_or(MATMUL_WIDTH))
+        let [text, few] = MixSize::of_text(tokens, shape[0], shape[2]);
+        let (ring, later) = (text.ring(&mut self.abb, MATMUL_WIDTH)?, few.ring(&mut self.abb, MATMUL_WIDTH)?);
+        Ok(ring.and(later).unwrap_or(MATMUL_WIDTH))
     }
 
     /// The ring in which `parts` mix `values` before they are divided, if that costs less than dividing first.

@@ -80,6 +80,9 @@ fn division(rounding: Truncation) -> MulRows {
     MulRows { width: rounding.width, error_bits: rounding.shift - 4 }
 }
 
+/// Tokens whose masks are made together where a text goes on.
+const FEW_TOKENS: usize = 64;
+
 /// The sizes of a mix, all parts together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MixSize {
@@ -96,11 +99,19 @@ pub(crate) struct MixSize {
 }
 
 impl MixSize {
-    /// All rows of a text of `tokens` tokens, each of which attends to itself and to all before it. The number is
-    /// rounded up to 5, 10, 20, .., so that a prompt of a common length takes one ring whatever comes after it.
-    pub(crate) fn of_text(tokens: usize, batch: usize, head_dim: usize) -> Self {
-        let tokens = 5 * tokens.div_ceil(5).next_power_of_two();
-        MixSize { batch, rows: batch * tokens, entries: batch * tokens * (tokens + 1) / 2, columns: tokens, head_dim }
+    /// The rows of a text of `tokens` tokens, each of which attends to itself and to all before it; and the rows of a
+    /// few tokens after it, whose masks are made alone. The number is rounded up to 5, 10, 20, .., so that a prompt of
+    /// a common length takes one ring whatever comes after it.
+    pub(crate) fn of_text(tokens: usize, batch: usize, head_dim: usize) -> [Self; 2] {
+        let columns = 5 * tokens.div_ceil(5).next_power_of_two();
+        let size = |tokens: usize, entries: usize| MixSize {
+            batch,
+            rows: batch * tokens,
+            entries: batch * entries,
+            columns,
+            head_dim,
+        };
+        [size(columns, columns * (columns + 1) / 2), size(FEW_TOKENS, FEW_TOKENS * columns)]
     }
 
     /// Whether dividing every term takes more products than dividing the mixes.
@@ -294,7 +305,7 @@ mod tests {
     /// Long rows divide a mix; short rows, and rows of long values, divide their terms.
     #[test]
     fn rows_that_are_short_on_average_keep_their_probabilities() {
-        let [short, long] = [80, 81].map(|tokens| MixSize::of_text(tokens, 12, 64));
+        let [short, long] = [80, 81].map(|tokens| MixSize::of_text(tokens, 12, 64)[0]);
         assert!(!short.divides_fewer() && long.divides_fewer());
         let row = MixSize { batch: 12, rows: 12, entries: 12 * 128, columns: 128, head_dim: 64 };
         assert!(row.pays(55) && !row.pays(54) && !MixSize { head_dim: 128, ..row }.pays(64));
