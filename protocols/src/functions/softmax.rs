@@ -264,9 +264,11 @@ pub(super) fn terms<B: Abb>(b: &mut B, rows: &Rows<B::Words>, form: TermForm) ->
     let max = if counted { max_counted(b, x, lengths)? } else { max_ragged(b, x, lengths)? };
     let t = max.pick(&lengths.owners()).minus(x);
     let all = if *hidden { Reach::Hidden } else { Reach::Whole };
+    // A maximum by counts is modulo 2^28, which has no bit for the sign of a difference to a hidden column.
+    let clips = !(counted && *hidden);
     let e = match masked {
         false => near_terms(b, &t, frac, width)?,
-        true if clipping_pays(b.options(), all, t.len(), [frac, width]) => clipped_terms(b, &t, all, frac, width)?,
+        true if clips && clipping_pays(b.options(), all, t.len(), [frac, width]) => clipped_terms(b, &t, all, frac, width)?,
         true => exp_to_zero(b, &t, all, frac, width)?,
     };
 
