@@ -268,7 +268,9 @@ pub(super) fn terms<B: Abb>(b: &mut B, rows: &Rows<B::Words>, form: TermForm) ->
     let clips = !(counted && *hidden);
     let e = match masked {
         false => near_terms(b, &t, frac, width)?,
-        true if clips && clipping_pays(b.options(), all, t.len(), [frac, width]) => clipped_terms(b, &t, all, frac, width)?,
+        true if clips && clipping_pays(b.options(), all, t.len(), [frac, width]) => {
+            clipped_terms(b, &t, all, frac, width)?
+        }
         true => exp_to_zero(b, &t, all, frac, width)?,
     };
 
