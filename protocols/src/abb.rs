@@ -97,8 +97,8 @@ pub trait Abb: 'static {
     /// The public choices of the session that this box runs or stands for.
     fn options(&self) -> &Options;
 
-    /// The plans by which both parties of the session choose between forms of a protocol. `None` in a box whose choices
-    /// cost nothing.
+    /// The plans by which both parties of the session choose between forms of a protocol. `None` in a box whose
+    /// choices cost nothing.
     fn plans(&mut self) -> Option<&mut Plans> {
         None
     }

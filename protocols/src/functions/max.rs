@@ -20,8 +20,8 @@
 //! The result is this value plus 1, so it lies less than 1 below the largest entry and at most 1 above. Both forms
 //! stay right for rows of equal entries, since a count can hold all entries of a row.
 //!
-//! *Other forms* for 12 rows of 1001 entries, counted from the sizes of keys and messages. Seconds are those of a link of
-//! 3 Gbit/s and 0.3 ms, bytes of the preparation included:
+//! *Other forms* for 12 rows of 1001 entries, counted from the sizes of keys and messages. The times are those of a
+//! link of 3 Gbit/s and 0.3 ms, bytes of the preparation included:
 //!
 //! | form | prepared, B an entry | online, B an entry | flows | ms |
 //! |---|---|---|---|---|
@@ -29,11 +29,11 @@
 //! | groups of eight compared by keys of 9 bits | 280 | 9 | 8 | 10.4 |
 //! | counts | 211 | 2.3 | 5 | 7.6 |
 //!
-//! So a short link takes tournaments for long rows. Larger groups by OTs would take 16 flows, but 64 OTs an entry, whose
-//! processor time outweighs them.
+//! So a short link takes tournaments for long rows. Groups of eight by OTs would take 16 flows, but 64 OTs an entry,
+//! and their processor time outweighs the flows.
 //!
 //! **Range.** -2^9 + one unit <= x < 2^9, and by counts -2^9 + 1 < x. **Revealed.** Nothing. *Cost.* One exact
-//! maximum of rows of words of 13 bits; or five exchanges.
+//! maximum of rows of words of 12 or 13 bits; or five exchanges.
 
 use crate::abb::Abb;
 #[cfg(doc)]
@@ -52,8 +52,8 @@ fn dropped(evaluation: Evaluation) -> u32 {
     FRAC - if evaluation == Evaluation::Masked { 1 } else { 2 }
 }
 
-/// The unit of a tournament's entries, which is half of what the exponential takes below 0: [`WHOLE_MARGIN`] where keys
-/// are prepared, and [`EXP_MARGIN`] otherwise.
+/// The unit of a tournament's entries, which is half of what the exponential takes below 0: [`WHOLE_MARGIN`] where
+/// keys are prepared, and [`EXP_MARGIN`] otherwise.
 pub fn unit(evaluation: Evaluation) -> f64 {
     f64::from(1u32 << dropped(evaluation)) / f64::from(1u32 << FRAC)
 }

@@ -19,14 +19,16 @@
 //! 1024, 64 for 2^16. Masks of values are made in this ring for the number of tokens that the whole text may have.
 //! Longer rows keep their probabilities.
 //!
-//! **Range.** Scores as in [`softmax_each`](super::softmax_each), |v| < 2^9, and up to 2^16 columns.
+//! **Range.** Scores as in [`softmax_each`](super::softmax_each), |v| < 2^9, and up to 2^16 columns -> |mix| < 2^9.
 //!
-//! **Error.** S is the sum of the same rounded terms that mix the values, so the result is a convex combination of the
-//! values with weights that are off. A term is off by half a unit of 2^-17 from its last rounding, or a whole unit
-//! between two parties, and by [`MAX_WHOLE_ERROR`](super::exp::MAX_WHOLE_ERROR) from its table. S is at least 1 / e.
-//! Let V bound |v_j - mix|. The result is then off by at most [`MAX_MIX_ERROR`] V, plus [`MAX_MIX_TERM_ERROR`] V for each visible entry. By
-//! probabilities, which a product with values takes at 15 fractional bits, each entry adds 2^-16 |v_j| on top of
-//! [`MAX_MASKED_TERM_ERROR`](super::softmax::MAX_MASKED_TERM_ERROR) |v_j|, and twice that between two parties.
+//! **Error.** S is the sum of the same rounded terms that mix the values, so only the weights of the mix are off. A
+//! term is off by half a unit of 2^-17 from its last rounding, or a whole unit between two parties, and by
+//! [`MAX_WHOLE_ERROR`](super::exp::MAX_WHOLE_ERROR) from its table. S is at least 1 / e. Let V bound |v_j - mix|, and
+//! let n be the number of visible entries. The mix is off by at most ([`MAX_MIX_ERROR`] + n [`MAX_MIX_TERM_ERROR`]) V,
+//! where two parties may add n [`MAX_MIX_TERM_ERROR`] V once more. The division adds at most (3e-5 + 1.5 n 2^-22) |mix|
+//! and 1e-5. Probabilities have the same error of division. They lose 2^-16 |v_j| an entry when a product with values
+//! takes them at 15 fractional bits, besides the rounding of their terms.
+//!
 //! **Revealed.** Nothing.
 //!
 //! *Cost.* The terms and reciprocals of a softmax; a product with the cached values; a truncation, a product and a

@@ -5,11 +5,11 @@
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
 //! **Forms of the terms.** For look-up, m - x is compared with the cut and a multiplexer sets the far terms to zero.
-//! Where keys are prepared, a table is 0 for large differences (`exp_to_zero`). It serves all differences, or those that
-//! were clipped: then a comparison of six or seven bits tells which differences are far, and a multiplexer replaces
-//! these. Clipping makes a key of 290 bytes shorter by 130, and takes five flows and 12 bytes an entry online. Where
-//! flows cost more than expanding the leaves of keys, m is a maximum by counts, which may be 1 above the largest entry.
-//! `exp_to_zero` takes that, too. The sum of a row is then at least 1 / e.
+//! Where keys are prepared, a table is 0 for large differences (`exp_to_zero`). It serves all differences, or those
+//! that were clipped: then a comparison of seven or eight bits tells which differences are far, and a multiplexer
+//! replaces these. Clipping makes a key of 290 bytes shorter by 130, and takes five flows and 12 bytes an entry
+//! online. Where flows cost more than expanding the leaves of keys, m is a maximum by counts, which may be 1 above
+//! the largest entry. `exp_to_zero` takes that, too. The sum of a row is then at least 1 / e.
 //!
 //! **Two faces.** [`softmax_each`] divides the terms by their sums. [`mix`](super::mix) divides what the terms mix.
 //!
@@ -229,7 +229,7 @@ fn joined<W: Tensor>(parts: &[W]) -> W {
     }
 }
 
-/// The rows of a softmax that lie one after another in a vector, before they are divided by their sums.
+/// The rows of a softmax before they are divided by their sums, one after another.
 pub(super) struct Terms<W> {
     /// The terms e^(x - m) of all rows.
     pub(super) e: W,
@@ -264,7 +264,7 @@ pub(super) fn terms<B: Abb>(b: &mut B, rows: &Rows<B::Words>, form: TermForm) ->
     let max = if counted { max_counted(b, x, lengths)? } else { max_ragged(b, x, lengths)? };
     let t = max.pick(&lengths.owners()).minus(x);
     let all = if *hidden { Reach::Hidden } else { Reach::Whole };
-    // A maximum by counts is modulo 2^28, which has no bit for the sign of a difference to a hidden column.
+    // A maximum by counts is modulo 2^28. Differences to hidden columns take all of these bits, and cells need a sign.
     let clips = !(counted && *hidden);
     let e = match masked {
         false => near_terms(b, &t, frac, width)?,
@@ -325,6 +325,7 @@ const _: () = {
 };
 /// Bits of what is selected, which is below 2^5 in magnitude.
 const CLIPPED_WIDTH: u32 = FRAC + 6;
+
 /// e^-t as [`exp_to_zero`] gives it for `all` differences, where those beyond 24, and perhaps some beyond 16, were
 /// clipped.
 fn clipped_terms<B: Abb>(b: &mut B, t: &B::Words, all: Reach, frac: u32, width: u32) -> Result<B::Words, Error> {
@@ -343,8 +344,9 @@ fn cells_width(all: Reach) -> u32 {
     all.width() + 1 - FRAC - CELL_BITS
 }
 
-/// Whether the terms of `n` differences cost less if they are clipped first. Time on the link counts twice where a
-/// prompt waits for it: clipping takes keys that are shorter by 130 bytes, and five flows and 12 bytes more online.
+/// Whether the terms of `n` differences, at `frac` fractional bits modulo 2^`width`, cost less if they are clipped
+/// first. Clipping takes keys that are shorter by 130 bytes, and five flows and 12 bytes more online. Time on the link
+/// counts twice if a prompt waits for it.
 fn clipping_pays(options: &Options, all: Reach, n: usize, [frac, width]: [u32; 2]) -> bool {
     let time = |reach: Reach, before: &Cost| {
         let function = reach.function(frac, width);
