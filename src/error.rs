@@ -39,6 +39,9 @@ pub(super) enum Error {
     AllRefused { refused: usize },
     #[error("{}: a prompt has at most {limit} bytes", path.display())]
     LongPrompt { path: PathBuf, limit: u64 },
+    /// A file of public tokens is no list of ids.
+    #[error("{}: a list of token ids is expected, as [1, 2, 3]: {what}", path.display())]
+    PublicIds { path: PathBuf, what: String },
     /// The measurements of a machine cannot be used.
     #[error("{}: {source}", path.display())]
     Calibration { path: PathBuf, source: waggle_planner::ProfileError },

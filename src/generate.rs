@@ -15,7 +15,7 @@ use super::helper::HelpedArgs;
 use super::options::{DraftArgs, SamplingArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
-use super::prompt::PromptArgs;
+use super::prompt::{PromptArgs, PublicArgs};
 use super::report_tables::{cost_line, write_logits};
 use super::{Error, out};
 
@@ -61,6 +61,8 @@ pub(super) struct TextArgs {
     /// of a text is --seed and its place from 0 on.
     #[arg(long, value_name = "N", default_value = "1")]
     samples: NonZeroUsize,
+    #[command(flatten)]
+    public: PublicArgs,
     /// Hide how long the prompt is. It is padded to the next power of two from 16 on, or to the next of these
     /// lengths. No token attends to the padding, so the text stays the same; the longer prompt costs more. Needs the
     /// policy `full`.
@@ -88,6 +90,7 @@ impl TextArgs {
             None => self.prompt.read()?,
         };
         let request = Request::after(prompt)
+            .public(self.public.read()?)
             .samples(self.samples.get())
             .sampling(self.sampling.sampling())
             .stop_at_eos(self.sampling.stop_at_eos)

@@ -19,7 +19,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
 const USED: [(&str, &str); 14] = [
     ("demo", "model prompt tokens policy preprocess link parties check table json"),
     ("serve", "model listen allow allow-any policy reveal pools sessions log metrics"),
-    ("generate", "connect server-key prompt prompt-file tokens temperature stop-at-eos policy preprocess json"),
+    (
+        "generate",
+        "connect server-key prompt prompt-file public-prefix tokens temperature stop-at-eos policy preprocess json",
+    ),
     ("chat", "connect server-key system tokens temperature policy preprocess transcript json"),
     ("proxy", "connect server-key listen api-key-file texts tokens policy preprocess"),
     ("classify", "connect server-key text pair image file preprocess format json"),

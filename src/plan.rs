@@ -9,9 +9,11 @@ use waggle::program::LAN;
 use waggle::{DEFAULT_MODEL, Helper, Network, Plan};
 use waggle_files::{check_writable, load, write_json};
 use waggle_model::Parts;
+use waggle_mpcache::PolicySpec;
 use waggle_report::Seconds;
 use waggle_study::cost::Phases;
 
+use super::advice::policy;
 use super::helper::PartiesArgs;
 use super::machine::CalibrationArgs;
 use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, PriceArgs, TermsArgs, set};
@@ -32,6 +34,12 @@ pub(super) struct PlanArgs {
     /// Tokens of the prompt.
     #[arg(long, value_name = "N", default_value_t = 32)]
     prompt_len: usize,
+    /// Public tokens before the prompt, as of `generate --public-prefix`.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    public_len: usize,
+    /// The policy by which the server prunes what its model keeps of public tokens.
+    #[arg(long, value_name = "POLICY", default_value = "full", value_parser = policy)]
+    prefix_policy: PolicySpec,
     /// Texts of that length that the model reads side by side, as with `classify --file` and `generate --prompts`: so
     /// many, no fewer.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -140,7 +148,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let found = args.as_in.is_some().then_some(terms.plan_for).flatten().map(Network::Imitated);
     let link = args.link.or(found).unwrap_or(LAN);
     let plan = Plan::of(&*args.model).prompt(args.prompt_len).terms(terms).network(link);
-    let plan = set!(plan, args => texts, tokens, cached, stop_at_eos, pad_answer, pad_prompt, public, rank, adapter)
+    let plan = set!(plan, args => public_len, prefix_policy, texts, tokens, cached, stop_at_eos, pad_answer, pad_prompt, public, rank, adapter)
         .draft(args.draft.draft());
     let plan = plan.machines(calibrated.as_ref().ok().map(|calibrated| calibrated.machines.clone()));
     let report = plan.run_with(&mut |event| progress.hear(event))?;

@@ -4,11 +4,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use waggle::Prompt;
 use waggle::program::utf8;
+use waggle::{Prompt, Public};
 use waggle_files::at;
+use waggle_mpcache::PolicySpec;
 
 use super::Error;
+use super::advice::policy;
 
 /// A prompt as text or as token ids.
 #[derive(Args, Clone, Debug)]
@@ -26,6 +28,36 @@ pub(super) struct PromptArgs {
     /// An image in the place of a text, a PNG or a JPEG, for a model that reads images.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
+}
+
+/// Public tokens before the prompt.
+#[derive(Args, Clone, Debug)]
+pub(super) struct PublicArgs {
+    /// Text before the prompt that is no secret: a system prompt, examples, a document that both parties have. The
+    /// server reads it in the clear, so it costs next to nothing. A file that ends in `.json` is a list of token ids.
+    /// Needs a prompt that is not padded.
+    #[arg(long, value_name = "FILE")]
+    public_prefix: Option<PathBuf>,
+    /// The policy by which the server prunes what its model keeps of that text. The client learns how much stays, not
+    /// what.
+    #[arg(long, value_name = "POLICY", default_value = "full", value_parser = policy, requires = "public_prefix")]
+    prefix_policy: PolicySpec,
+}
+
+impl PublicArgs {
+    /// The public text, which is read now.
+    pub(super) fn read(&self) -> Result<Option<Public>, Error> {
+        let Some(path) = &self.public_prefix else { return Ok(None) };
+        let text = read_text(path)?;
+        let prompt = match path.extension().is_some_and(|end| end == "json") {
+            true => Prompt::Ids(
+                serde_json::from_str(&text)
+                    .map_err(|e| Error::PublicIds { path: path.clone(), what: e.to_string() })?,
+            ),
+            false => Prompt::Text(text),
+        };
+        Ok(Some(Public::of(prompt).policy(self.prefix_policy.clone())))
+    }
 }
 
 const DEFAULT_PROMPT: &str = "Once upon a time";

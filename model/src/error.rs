@@ -70,6 +70,12 @@ pub enum Error {
     /// A prompt has padding, or a chat has padded answers, under a policy that cannot tell padding from tokens.
     #[error("padding needs cache policy `full`: `{0}` would choose among tokens that stand for nothing")]
     PaddedPolicy(String),
+    /// A prompt after public tokens has padding.
+    #[error("a prompt after public tokens takes no padding: its first token would stand at a distance from them")]
+    PaddedPrefix,
+    /// Public tokens are read under a policy whose heads hold different tokens.
+    #[error("cache policy `{0}` does not prune public tokens: its heads would hold different ones")]
+    PrefixPolicy(String),
     /// The settings of a cache policy do not fit the model.
     #[error(transparent)]
     Policy(#[from] PolicyError),

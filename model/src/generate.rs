@@ -147,7 +147,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             Text { words: ids.len(), ids, ..Text::default() }
         };
         Ok(Run {
-            chunk: chunk_size(&spec, prompt.texts, cache.tokens() + prompt.count, options.prefill_chunk),
+            chunk: chunk_size(&spec, prompt.texts, cache.position() + prompt.count, options.prefill_chunk),
             texts: (0..prompt.texts).map(text).collect(),
             next,
             input: Input { ids: None, ..prompt },

@@ -25,6 +25,7 @@ mod joined;
 mod learned;
 mod lengths;
 mod mapping;
+mod prefix;
 mod public;
 mod quantize;
 mod rope;

@@ -47,7 +47,7 @@ impl Rope {
     /// If long texts have frequencies of their own, the length of the whole text decides which frequencies are used.
     /// This length is public and was stated before the first token, so cached keys keep their angles.
     pub(crate) fn of<E: Engine>(&self, cache: &KvCache<E>, count: usize) -> Angles {
-        let start = cache.tokens();
+        let start = cache.position();
         let text = cache.text().unwrap_or(start + count);
         let frequencies = match &self.long {
             Some((short, long)) if text > *short => long,

@@ -35,6 +35,10 @@ impl<T> Attended<T> {
 ///
 /// [`weighted`] also returns the weights of the mix. Long rows cost less without them.
 pub fn attend<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
+    if store.prefix_in_view(q.shape()[1]).is_some() {
+        // The mix of public values is a product of its own, which takes probabilities.
+        return Ok(weighted(engine, q, store)?.output);
+    }
     let (scores, seen) = scored(engine, q, store)?;
     let (beside, hidden) = (beside_sinks(&scores, store), store.may_hide());
     let visible = visible(&scores, beside.as_deref(), &seen, hidden);
@@ -51,9 +55,10 @@ pub fn weighted<E: Engine>(
     store: &mut Store<E>,
 ) -> Result<Attended<E::Tensor>, Error> {
     let (scores, seen) = scored(engine, q, store)?;
-    let by_part = softmax(engine, &scores, &seen, store)?;
-    let mixed = store.mix_each(engine, &by_part)?;
-    Ok(Attended { output: unfold_heads(&store.in_order(0, mixed), store.heads()), by_part })
+    let weights = softmax(engine, q, &scores, &seen, store)?;
+    let mixed = store.mix_each(engine, &weights.by_part)?;
+    let output = weights.with_prefix(engine, unfold_heads(&store.in_order(0, mixed), store.heads()), store)?;
+    Ok(Attended { output, by_part: weights.by_part })
 }
 
 /// For each part of the store, the scores of the queries `q` and the range of tokens that each row sees.
@@ -71,10 +76,63 @@ fn scored<E: Engine>(
     Ok((store.scores_each(engine, &queries)?, seen))
 }
 
+/// The weights that a softmax gives to the tokens of a store, and to the public tokens before them.
+#[derive(Clone, Debug)]
+pub struct Weights<T> {
+    /// For each part of the store, the weights of its tokens, in the shape of their scores.
+    pub by_part: Vec<T>,
+    /// The weights of the public tokens that the queries see, (kv_heads, group * rows, tokens), if they see some.
+    public: Option<T>,
+}
+
+impl<T: Tensor> Weights<T> {
+    /// Adds the values of public tokens, by their weights, to `mixed` (heads, rows, head_dim), the mix of the values
+    /// of the store.
+    pub fn with_prefix<E: Engine<Tensor = T>>(&self, engine: &mut E, mixed: T, store: &Store<E>) -> Result<T, Error> {
+        let (Some(weights), Some(prefix)) = (&self.public, store.prefix_in_view(mixed.shape()[1])) else {
+            return Ok(mixed);
+        };
+        let public = store.mix_of_prefix(engine, &prefix, weights)?;
+        engine.add(&mixed, &public.reshape(&mixed.shape()))
+    }
+}
+
 /// The softmax of `scores`, which has a tensor (..., rows, tokens) for each part of `store`. In the axes before the
 /// last one, the query head is outermost, then the query. `seen` has, for each part, the range of tokens that each
-/// row sees. If the layer has sinks, the sink of a row's head counts in the sum of the row, but mixes no value.
+/// row sees. If the layer has sinks, the sink of a row's head counts in the sum of the row, but mixes no value. If
+/// public tokens come before the text, the queries `q` (heads, rows, head_dim) attend to them as well.
 pub fn softmax<E: Engine>(
+    engine: &mut E,
+    q: &E::Tensor,
+    scores: &[E::Tensor],
+    seen: &[Vec<Range<usize>>],
+    store: &Store<E>,
+) -> Result<Weights<E::Tensor>, Error> {
+    let Some(prefix) = store.prefix_in_view(q.shape()[1]) else {
+        return Ok(Weights { by_part: probabilities(engine, scores, seen, store)?, public: None });
+    };
+    let queries = fold_heads(q, store.heads());
+    let of_prefix = store.scores_of_prefix(engine, &prefix, &queries)?;
+    let joined = scores.iter().zip(store.parts()).map(|(scores, part)| {
+        let (mut shape, own) = (scores.shape(), part.own(&of_prefix, 0));
+        let axis = shape.len() - 1;
+        shape[axis] = prefix.held;
+        E::Tensor::concat(axis, &[&own.reshape(&shape), scores])
+    });
+    let (joined, seen): (Vec<_>, Vec<_>) =
+        (joined.collect(), seen.iter().map(|seen| store.seen_after(prefix.held, seen)).collect());
+    let p = probabilities(engine, &joined, &seen, store)?;
+    let part = |p: &E::Tensor, range: Range<usize>| p.slice(p.shape().len() - 1, range);
+    let by_part = p.iter().map(|p| part(p, prefix.held..p.shape()[p.shape().len() - 1])).collect();
+    let public = p.iter().zip(store.parts()).map(|(p, of)| {
+        let rows = queries.shape()[1];
+        part(p, 0..prefix.held).reshape(&[of.heads().len(), rows, prefix.held])
+    });
+    Ok(Weights { by_part, public: Some(store.in_order(0, public.collect())) })
+}
+
+/// The softmax of `scores` of each part, of which rows see the ranges `seen`.
+fn probabilities<E: Engine>(
     engine: &mut E,
     scores: &[E::Tensor],
     seen: &[Vec<Range<usize>>],
@@ -131,10 +189,10 @@ pub fn sparse<E: Engine>(
     let product = Product { left: &queries, right: Right::Fresh(&keys) };
     let scores = engine.scope("scores", |e| e.matmul_each(vec![product], precision))?.remove(0);
     let scores = capped(engine, cap, scores)?;
-    let p = softmax(engine, &[scores], &[vec![0..tokens; heads / batch]], store)?.remove(0);
+    let weights = softmax(engine, q, &[scores], &[vec![0..tokens; heads / batch]], store)?;
     let values = pairs.slice(2, head_dim..2 * head_dim);
-    let mixed = engine.scope("values", |e| e.matmul(&p, Right::Fresh(&values)))?;
-    Ok(mixed.reshape(&[heads, 1, head_dim]))
+    let mixed = engine.scope("values", |e| e.matmul(&weights.by_part[0], Right::Fresh(&values)))?;
+    weights.with_prefix(engine, mixed.reshape(&[heads, 1, head_dim]), store)
 }
 
 /// The attention that each token received from the last `window` of `rows` queries: the sum of the probabilities `p`

@@ -4,7 +4,7 @@ use ndarray::ArrayD;
 use waggle_engine::{Ceiling, Engine, Error, Select, Tensor};
 
 use crate::store::Sees;
-use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, ScoreSource, Store, attention, window};
+use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, Prefix, ScoreSource, Store, attention, window};
 
 /// A layer with a window of n tokens has the class `WINDOWED` + n, which is above the classes of all policies.
 const WINDOWED: usize = 1 << 20;
@@ -22,6 +22,8 @@ pub struct KvCache<E: Engine> {
     expected: Expected,
     /// Texts that are read side by side.
     texts: usize,
+    /// The number of public tokens before each text.
+    before: usize,
 }
 
 /// What a cache is told of a text before the first token. All but the amount of padding is public.
@@ -94,6 +96,7 @@ impl<E: Engine> KvCache<E> {
             can_roll_back: false,
             expected: Expected::default(),
             texts: layers.texts,
+            before: 0,
         }
     }
 
@@ -103,6 +106,17 @@ impl<E: Engine> KvCache<E> {
         let stores = self.stores.iter().map(Store::fork).collect::<Option<_>>()?;
         let (attention, shared, expected) = (self.attention.clone(), self.shared.clone(), self.expected.clone());
         Some(KvCache { stores, attention, shared, policy: self.policy.fork()?, expected, ..*self })
+    }
+
+    /// States, before the first token, that the public tokens of `prefix` come before each text.
+    ///
+    /// # Panics
+    /// If tokens have come, or if `prefix` was made for other layers.
+    pub fn after(&mut self, prefix: &Prefix<E::Weight>) {
+        assert_eq!(self.tokens(), 0, "a cache is told before the first token what stands before it");
+        assert_eq!(self.stores.len(), prefix.layers.len(), "a prefix holds rows of every store");
+        self.stores.iter_mut().zip(&prefix.layers).for_each(|(store, layer)| store.set_prefix(layer.clone()));
+        self.before = prefix.tokens;
     }
 
     /// States what text will come.
@@ -115,7 +129,8 @@ impl<E: Engine> KvCache<E> {
             if let Some(prompt) = expected.prompt {
                 store.expect_prompt(prompt);
             }
-            if let Some(text) = expected.text {
+            // After a prefix values are mixed by probabilities, which take no wider masks in longer texts.
+            if let Some(text) = expected.text.filter(|_| store.prefix().is_none()) {
                 store.expect_text(text);
             }
             let Some(padding) = &expected.padding else { continue };
@@ -147,9 +162,14 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
-    /// The number of tokens seen of each text, which is the position of the next token.
+    /// The number of tokens seen of each text. Public tokens before the text do not count.
     pub fn tokens(&self) -> usize {
         self.stores.first().map_or(0, Store::seen)
+    }
+
+    /// The position of the next token of each text.
+    pub fn position(&self) -> usize {
+        self.before + self.tokens()
     }
 
     /// The number of queries that the policy observes of the `new` tokens that come next on `layer`. These are the
@@ -186,6 +206,28 @@ impl<E: Engine> KvCache<E> {
     /// Number of tokens that `layer` holds.
     pub fn held(&self, layer: usize) -> usize {
         self.stores[self.store_of(layer)].len()
+    }
+
+    /// For each store, its heads and the keys and values that later queries see, (tokens, kv_heads * head_dim) each.
+    /// `None` if heads of a store hold different tokens, or if a row stands for several tokens.
+    pub fn rows(&self) -> Option<Vec<(HeadShape, E::Tensor, E::Tensor)>> {
+        let rows = |layer: usize| {
+            // A plan runs one layer of each class, and the others would hold as much.
+            let like = |other: &usize| {
+                !self.stores[*other].is_empty() && self.layer_class(*other) == self.layer_class(layer)
+            };
+            let filled = std::iter::once(layer).chain(0..self.stores.len()).find(like)?;
+            let store = &self.stores[filled];
+            let [part] = store.parts() else { return None };
+            let len = part.len();
+            let start = match store.sees {
+                Sees::Latest(window) => len.saturating_sub(window.saturating_sub(1).max(1)),
+                Sees::All => 0,
+            };
+            let seen = |x: &E::Tensor| x.slice(0, start..len);
+            part.merged().is_none().then(|| (store.heads(), seen(part.keys()), seen(part.values())))
+        };
+        (0..self.stores.len()).map(rows).collect()
     }
 
     /// The scores that the policy wants of every token, see [`Policy::wants_scores`].
@@ -255,9 +297,9 @@ impl<E: Engine> KvCache<E> {
         layer.checked_sub(self.stores.len()).map_or(layer, |behind| self.shared[behind])
     }
 
-    /// The positions of the whole text, if their number was stated.
+    /// The positions of the whole text and of the public tokens before it, if their number was stated.
     pub fn text(&self) -> Option<usize> {
-        self.expected.text
+        self.expected.text.map(|text| self.before + text)
     }
 
     /// Whether tokens can be [taken back](KvCache::roll_back): the policy can take tokens back

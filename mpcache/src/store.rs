@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 use std::slice;
+use std::sync::Arc;
 
 use ndarray::Array2;
 use waggle_engine::{Engine, Error, Precision, Product, Right, Select, Tensor};
 
 use crate::heads::take;
 use crate::part::{CachedMatrix, Part, by_head};
+use crate::prefix::PrefixLayer;
 use crate::recorded::Positions;
 use crate::{Granularity, HeadShape, Merged, Piece};
 
@@ -47,6 +49,8 @@ pub struct Store<E: Engine> {
     fresh: usize,
     /// Tokens of the prompt. If the number is not stated, the tokens that come first are the whole prompt.
     prompt: Option<usize>,
+    /// Public tokens before the text, if there are some.
+    prefix: Option<Arc<PrefixLayer<E::Weight>>>,
     pub(crate) shape: HeadShape,
     /// The number of texts that are read side by side, each with heads of its own.
     texts: usize,
@@ -88,6 +92,7 @@ impl<E: Engine> Store<E> {
             seen: 0,
             fresh: 0,
             prompt: None,
+            prefix: None,
             shape,
             texts,
             hidden: None,
@@ -101,7 +106,7 @@ impl<E: Engine> Store<E> {
     pub(crate) fn fork(&self) -> Option<Self> {
         let parts = self.parts.iter().map(Part::fork).collect::<Option<_>>()?;
         let (hidden, sinks, positions) = (self.hidden.clone(), self.sinks.clone(), self.positions.clone());
-        Some(Store { parts, hidden, sinks, positions, ..*self })
+        Some(Store { parts, prefix: self.prefix.clone(), hidden, sinks, positions, ..*self })
     }
 
     /// The bound at which scores are capped before a softmax, if they are capped. Scores that rank tokens are not
@@ -121,6 +126,75 @@ impl<E: Engine> Store<E> {
     pub(crate) fn set_sinks(&mut self, sinks: &E::Tensor) {
         let all = E::Tensor::concat(1, &vec![sinks; self.texts]);
         self.sinks = Some(all.reshape(&[self.shape.kv_heads, self.shape.group()]));
+    }
+
+    /// States, before the first token, that public tokens come before the text.
+    pub(crate) fn set_prefix(&mut self, prefix: Arc<PrefixLayer<E::Weight>>) {
+        self.prefix = Some(prefix);
+    }
+
+    /// The public tokens before the text, if there are some.
+    pub(crate) fn prefix(&self) -> Option<&PrefixLayer<E::Weight>> {
+        self.prefix.as_deref()
+    }
+
+    /// The public tokens before the text, if one of the last `rows` queries sees some of them.
+    pub(crate) fn prefix_in_view(&self, rows: usize) -> Option<Arc<PrefixLayer<E::Weight>>> {
+        let in_view = match self.sees {
+            Sees::Latest(window) => self.seen + 1 < window.saturating_add(rows),
+            Sees::All => true,
+        };
+        self.prefix.clone().filter(|_| in_view)
+    }
+
+    /// The ranges that queries see of the `public` tokens before the text and of the tokens after them, where of the
+    /// latter they see the ranges `seen`.
+    pub(crate) fn seen_after(&self, public: usize, seen: &[Range<usize>]) -> Vec<Range<usize>> {
+        seen.iter().map(|seen| self.sees.span(public + seen.end, public + seen.end)).collect()
+    }
+
+    /// The scores of `queries` (kv_heads, rows, head_dim) against the public tokens in `prefix`, for a softmax:
+    /// (kv_heads, rows, tokens).
+    pub(crate) fn scores_of_prefix(
+        &self,
+        engine: &mut E,
+        prefix: &PrefixLayer<E::Weight>,
+        queries: &E::Tensor,
+    ) -> Result<E::Tensor, Error> {
+        let queries = self.beside(queries);
+        let scores = engine.scope("scores", |e| match self.soft_cap {
+            None => e.linear_scores(&queries, &prefix.keys),
+            Some(_) => e.linear(&queries, &prefix.keys),
+        })?;
+        capped(engine, self.soft_cap, self.apart(&scores))
+    }
+
+    /// The mix of the values of the public tokens in `prefix` by `weights` (kv_heads, rows, tokens): (kv_heads, rows,
+    /// head_dim).
+    pub(crate) fn mix_of_prefix(
+        &self,
+        engine: &mut E,
+        prefix: &PrefixLayer<E::Weight>,
+        weights: &E::Tensor,
+    ) -> Result<E::Tensor, Error> {
+        let mixed = engine.scope("values", |e| e.linear(&self.beside(weights), &prefix.values))?;
+        Ok(self.apart(&mixed))
+    }
+
+    /// The heads of each text beside one another: (kv_heads, rows, n) -> (texts * rows, kv_heads of a text * n).
+    fn beside(&self, x: &E::Tensor) -> E::Tensor {
+        let (texts, heads, shape) = (self.texts, self.shape.kv_heads / self.texts, x.shape());
+        let (rows, n) = (shape[1], shape[2]);
+        let x = x.reshape(&[texts, heads, rows, n]).permute(&[0, 2, 1, 3]);
+        x.reshape(&[texts * rows, heads * n])
+    }
+
+    /// The inverse of [`beside`](Store::beside).
+    fn apart(&self, x: &E::Tensor) -> E::Tensor {
+        let (texts, heads, shape) = (self.texts, self.shape.kv_heads / self.texts, x.shape());
+        let (rows, n) = (shape[0] / texts, shape[1] / heads);
+        let x = x.reshape(&[texts, rows, heads, n]).permute(&[0, 2, 1, 3]);
+        x.reshape(&[texts * heads, rows, n])
     }
 
     /// Hides tokens: for each text, no query attends to the tokens of one range from now on. Only the client knows

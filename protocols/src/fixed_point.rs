@@ -311,6 +311,15 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(self.round(&y, weight.product_frac(), weight.width())?)
     }
 
+    /// The result keeps only the bits that are left after the shift, so nothing is sent to round it.
+    fn linear_scores(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, EngineError> {
+        let (y, frac, width) = (self.product(x, weight)?, weight.product_frac(), weight.width());
+        let shift = frac - FRAC;
+        self.abb.expect_below(&y, 1 << (SCORES_ROUNDING.out - 2 + shift), frac)?;
+        let how = Truncation { width, shift, out: (width - shift).min(SCORES_ROUNDING.out) };
+        Ok(self.abb.apply(how, &y).map_err(of_words(frac))?)
+    }
+
     /// Products in one ring are brought to the fractional bits of the product that has most, and rounded together.
     ///
     /// Range: each product, and their sum, is below 2^(width - 2) with these fractional bits, which is 2^20 or more.

@@ -176,6 +176,11 @@ pub trait Engine: 'static {
         })
     }
 
+    /// [`linear`](Engine::linear) by a weight that holds keys, for a softmax: see [`Precision::Softmax`].
+    fn linear_scores(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Self::Tensor, Error> {
+        self.linear(x, weight)
+    }
+
     /// Entrywise sum of two tensors of the same shape.
     fn add(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
 

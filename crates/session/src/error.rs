@@ -69,6 +69,12 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
+    /// Public tokens do not go with something else.
+    #[error("public tokens before a text do not go with {what}")]
+    Prefix {
+        /// The other thing.
+        what: &'static str,
+    },
     /// The session of this chat failed before.
     #[error("the session is over")]
     ChatOver,

@@ -16,6 +16,7 @@ mod pin;
 pub mod pool;
 mod pool_error;
 mod pool_id;
+mod prefix;
 mod public_model;
 mod ranges;
 mod register;
@@ -27,6 +28,7 @@ pub use columns::all_matrices;
 pub use error::Error;
 pub use fingerprint::{Fingerprint, PinError};
 pub use pin::Expectation;
+pub use prefix::PublicPrefix;
 pub use ranges::{RANGE_CHECK_TOKENS, RangeCheck, check_ranges};
 pub use register::{RegisterError, register_activation, register_policy};
 

@@ -2,7 +2,7 @@
 
 use waggle_model::{Hooks, Known, Next, Passes, Sampler, Step, generate};
 use waggle_planner::{Plan, Planner};
-use waggle_protocols::{FixedLoader, Needs};
+use waggle_protocols::Needs;
 
 use crate::Error;
 use crate::event::{self, Watch};
@@ -111,7 +111,7 @@ fn run(
     watch: &mut Watch,
 ) -> Result<Planner, Error> {
     let mut engine = Planner::listing(terms.protocol).engine();
-    let weights = model.load(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, Known::Nothing)?;
+    let weights = model.shapes(terms, Known::Nothing)?;
     let input = request.input();
     let mut unused = Sampler::greedy();
     let mut hooks = Planning { by_pass, ..Planning::new(watch, schedule) };

@@ -1,13 +1,13 @@
 //! What a client may know of a model.
 
-use waggle_engine::WeightLoader;
 use waggle_model::{Disclosed, Known, Model, ModelSpec};
-use waggle_mpcache::PolicySpec;
+use waggle_protocols::{FixedLoader, FixedWeight};
 use waggle_tokenizer::ChatTemplate;
 
-use crate::Error;
 use crate::base::Disclosure;
 use crate::fingerprint::Fingerprint;
+use crate::terms::Terms;
+use crate::{Error, PublicPrefix};
 
 /// The public facts of a model, which a client may know.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub struct PublicModel {
     pub tokenizer: Option<Vec<u8>>,
     /// The chat template as JSON, empty if there is none; `None` unless the client asked for it.
     pub template: Option<Vec<u8>>,
+    /// The public tokens that the server offers, if it offers some.
+    pub offer: Option<PublicPrefix>,
 }
 
 impl PublicModel {
@@ -36,7 +38,7 @@ impl PublicModel {
     pub fn of_shape(name: String, spec: ModelSpec, disclosed: Disclosed) -> Result<Self, Error> {
         let frac_bits = vec![waggle_protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs_of(&disclosed)?.len()];
         let disclosure = Disclosure::planned(disclosed, &spec);
-        Ok(PublicModel { name, spec, frac_bits, disclosure, tokenizer: None, template: None })
+        Ok(PublicModel { name, spec, frac_bits, disclosure, tokenizer: None, template: None, offer: None })
     }
 
     /// The fingerprint of the model; it lacks the tokenizer or the chat template if the server was not asked for it.
@@ -57,13 +59,12 @@ impl PublicModel {
         Ok(bytes.map(ChatTemplate::from_bytes).transpose()?)
     }
 
-    /// Loads the model with what this party knows of its values.
-    pub(crate) fn load<W>(
-        &self,
-        policy: &PolicySpec,
-        loader: &mut dyn WeightLoader<Weight = W>,
-        known: Known,
-    ) -> Result<Model<W>, waggle_model::Error> {
-        Model::load_disclosed(&self.disclosure.disclosed, policy, loader, &self.spec, known)
+    /// The model under `terms` as a party without its values knows it: shapes, and what is `known` of public parts.
+    pub(crate) fn shapes(&self, terms: &Terms, known: Known) -> Result<Model<FixedWeight>, Error> {
+        let mut loader = FixedLoader::announced(&self.frac_bits)?;
+        let (parts, spec) = (&self.disclosure.disclosed, &self.spec);
+        let model = Model::load_disclosed(parts, &terms.policy, &mut loader, spec, known)?;
+        let Some(prefix) = &terms.prefix else { return Ok(model) };
+        Ok(model.after(prefix.shapes(&model, terms)?))
     }
 }

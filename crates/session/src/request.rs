@@ -138,10 +138,21 @@ impl Request {
             return Err(Error::PromptLogits);
         }
         check_draft(self.draft, &terms.policy, terms.policy.can_roll_back())?;
+        let public = terms.prefix.as_ref().map_or(0, |prefix| prefix.ids().len());
+        if let Some(prefix) = &terms.prefix {
+            prefix.check(spec, terms)?;
+            if self.padded {
+                return Err(waggle_model::Error::PaddedPrefix.into());
+            }
+            let (got, limit) = (public, limits.lengths.prompt);
+            if got > limit {
+                return Err(Error::Limit { what: "public tokens", got, limit });
+            }
+        }
         check_encoder(spec, &self.options(terms))?;
         check_image(spec, self.lengths.prompt)?;
         check_texts(self.texts, &terms.policy, self.draft)?;
-        check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
+        check_bounded(self.lengths, limits.lengths, spec.max_positions() - public)?;
         let (got, limit) = (self.texts.saturating_mul(self.lengths.prompt), limits.lengths.prompt);
         if got > limit {
             return Err(Error::Limit { what: "tokens of all texts", got, limit });
@@ -155,7 +166,7 @@ impl Request {
         if got > limit {
             return Err(Error::Limit { what: "guesses in a pass", got, limit });
         }
-        let (got, limit) = (self.lengths.positions(), MAX_SOFTMAX_COLUMNS);
+        let (got, limit) = (self.lengths.positions().saturating_add(public), MAX_SOFTMAX_COLUMNS);
         if got > limit {
             return Err(Error::TooWide { got, limit });
         }

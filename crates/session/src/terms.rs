@@ -8,7 +8,7 @@ use waggle_model::{ModelSpec, Reveal};
 use waggle_mpcache::PolicySpec;
 use waggle_net::LinkShape;
 
-use crate::Base;
+use crate::{Base, PublicPrefix};
 
 /// The facts that both parties state before a session and must state alike. The client alone chooses the number of
 /// phases ([`waggle_protocols::Options::preprocess`]); the server adopts it or refuses. Cores and link may be left
@@ -28,6 +28,8 @@ pub struct Terms {
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
     /// parties.
     pub prefill_chunk: Option<NonZeroUsize>,
+    /// Public tokens before every text, if there are some. A server learns them with the request.
+    pub prefix: Option<PublicPrefix>,
     /// The text of the helper's key, if the session has a helper ([`waggle_protocols::Options::helper`]); empty
     /// without encryption.
     pub helper: Option<String>,

@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use waggle_model::{Lengths, Parts};
+use waggle_mpcache::PolicySpec;
 use waggle_net::LinkShape;
 use waggle_planner::{Deployment, Footprint, Profile};
 use waggle_protocols::Cores;
 use waggle_report::{PeakMemory, Seconds};
+use waggle_session::PublicPrefix;
 use waggle_session::party::{self, Planned, PublicModel, SessionPlan, Watch, nobody};
 
 use crate::models::{Stated, mapped_bytes, public_model};
 use crate::options::options;
+use crate::public::named;
 use crate::request::Draft;
 use crate::summary::{Chosen, report};
 use crate::terms::ASSUMED_CORES;
@@ -24,6 +27,10 @@ options! {
         model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
         /// Tokens of the prompt.
         prompt: usize = 32,
+        /// Public tokens before the prompt.
+        public_len: usize = 0,
+        /// The policy by which the server prunes what its model keeps of public tokens.
+        prefix_policy: PolicySpec = PolicySpec::default(),
         /// Texts of `prompt` tokens each that the model reads side by side.
         texts: usize = 1,
         /// Tokens to generate. `None` stands for 32, or for 1 with an encoder.
@@ -113,12 +120,19 @@ impl Plan {
     /// As [`Plan::run`].
     pub fn run_with(&self, watch: &mut Watch) -> Result<Report, Error> {
         let assumed = self.machines.as_ref().map_or(ASSUMED_CORES, Machines::cores);
-        let terms = self.terms.clone().cores(self.terms.cores.unwrap_or(assumed)).over(self.network)?;
+        let mut terms = self.terms.clone().cores(self.terms.cores.unwrap_or(assumed)).over(self.network)?;
+        terms.prefix = self.prefix();
         let stated = Stated { parts: self.public.clone(), rank: self.rank, adapter: self.adapter.as_deref() };
         let model = public_model(&self.model, &terms.policy, &stated)?;
         // Where there are no weights to map, two bytes are assumed for each.
         let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
         self.run_for(&model, &terms, mapped, watch)
+    }
+
+    /// Public tokens of the planned number: a plan does not depend on their words.
+    pub(crate) fn prefix(&self) -> Option<PublicPrefix> {
+        let ids = vec![0; self.public_len];
+        (!ids.is_empty()).then(|| PublicPrefix::new(ids, self.prefix_policy.clone()))
     }
 
     /// [`Plan::run_with`] for a `model` that is read already. `mapped` returns the bytes of weights that the server
@@ -176,6 +190,7 @@ impl Plan {
             ("pad_prompt", self.pad_prompt.into()),
         ];
         let chosen = chosen.into_iter().chain((self.texts != 1).then_some(("texts", self.texts.into())));
+        let chosen = chosen.chain(self.prefix().map(|prefix| named(&prefix)).into_iter().flatten());
         let chosen = chosen.chain(self.cached.map(|cached| ("cached", cached.into())));
         let chosen = chosen.chain(self.draft.iter().flat_map(Draft::chosen));
         chosen.chain(self.pad_answer.then_some(("pad_answer", true.into())))

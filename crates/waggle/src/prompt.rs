@@ -66,6 +66,11 @@ impl Prompt {
     /// # Errors
     /// If the model does not read prompts of this kind, or a file cannot be read.
     pub fn ready(self, spec: &ModelSpec, reader: &Reader) -> Result<party::Prompt, Error> {
+        self.ready_at(Place::First, spec, reader)
+    }
+
+    /// [`Prompt::ready`] at a place of the text that the model reads.
+    pub(crate) fn ready_at(self, place: Place, spec: &ModelSpec, reader: &Reader) -> Result<party::Prompt, Error> {
         match (self.read()?, spec.image()) {
             (Prompt::Pixels(image), Some(shape)) => {
                 let Reader::Images(Some(preprocessor)) = reader else {
@@ -80,7 +85,7 @@ impl Prompt {
                         let tokenizer = reader.tokenizer().ok_or(PromptError::NoTokenizer)?;
                         tokenizer.encode_pair(&first, &second)?
                     }
-                    one => (one.ids(reader.tokenizer())?, None),
+                    one => (one.ids_at(place, reader.tokenizer())?, None),
                 };
                 let mask = if spec.fills_mask() { Some(mask_of(&ids, reader.tokenizer())?) } else { None };
                 Ok(party::Prompt::from(&ids).with_second(second).with_mask(mask))
@@ -93,8 +98,14 @@ impl Prompt {
     /// # Errors
     /// If this prompt is not one text, or has no ids.
     pub fn ids(self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
+        self.ids_at(Place::First, tokenizer)
+    }
+
+    fn ids_at(self, place: Place, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
         match self.read()? {
             Prompt::Ids(ids) => Ok(ids),
+            Prompt::Text(text) if place == Place::Later => later_ids(&[text], tokenizer),
+            Prompt::Texts(texts) if place == Place::Later => later_ids(&texts, tokenizer),
             Prompt::Text(text) => ids_of(&[text], tokenizer, usize::MAX),
             Prompt::Texts(texts) => ids_of(&texts, tokenizer, usize::MAX),
             Prompt::Pair(..) => Err(PromptError::Pair.into()),
@@ -117,6 +128,26 @@ impl Prompt {
             read => read,
         })
     }
+}
+
+/// The place of a prompt in the text that a model reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The text begins with the prompt.
+    First,
+    /// Public tokens come before the prompt.
+    Later,
+}
+
+/// The token ids of `texts` behind a text that the tokenizer has begun.
+fn later_ids(texts: &[String], tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
+    let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
+    let mut ids = Vec::new();
+    for text in texts {
+        ids.extend(tokenizer.encode_more(text)?);
+        log_unread(tokenizer, text)?;
+    }
+    if ids.is_empty() { Err(PromptError::Empty.into()) } else { Ok(ids) }
 }
 
 /// Applies `of` to each input. An error states the number of its input; the first input has the number `first`.

@@ -3,6 +3,7 @@
 use std::slice;
 
 use waggle_model::{Drafts, Guess, Input, Lengths, ModelSpec, Next, Sampler, check_input};
+use waggle_session::PublicPrefix;
 use waggle_session::party::{self, ClientSession, Event, Limits, Outcome};
 use waggle_session::pool::PoolSet;
 use waggle_tokenizer::{Tokenizer, TokenizerError};
@@ -11,7 +12,8 @@ use crate::Error;
 use crate::error::PromptError;
 use crate::generated::Generated;
 use crate::heard::Heard;
-use crate::prompt::{Prompt, each};
+use crate::prompt::{Place, Prompt, each};
+use crate::public::named as public;
 use crate::reader::{Reader, text_of};
 use crate::request::{Draft, Request};
 use crate::summary::{Chosen, report};
@@ -29,6 +31,8 @@ pub(crate) struct Ready {
     samplers: Vec<Sampler>,
     drafts: Option<Drafts>,
     guess: Option<Box<dyn Guess>>,
+    /// Public tokens before every text.
+    prefix: Option<PublicPrefix>,
 }
 
 impl Ready {
@@ -42,8 +46,12 @@ impl Ready {
     ) -> Result<Self, Error> {
         let Request { tokens, stop_at_eos, pad_answer, samples, .. } = request;
         let drafts = request.draft.as_ref().map(Draft::drafts).transpose()?;
+        let prefix = request.public.as_ref().map(|public| public.encoded(reader.tokenizer())).transpose()?;
+        let public = prefix.as_ref().map_or(0, |prefix| prefix.ids().len());
+        let place = if prefix.is_some() { Place::Later } else { Place::First };
+        let terms = &party::Terms { prefix: prefix.clone(), ..terms.clone() };
         // The last token does not go through the model, so it takes no position.
-        let room = (spec.max_positions() + 1).saturating_sub(tokens);
+        let room = (spec.max_positions() + 1).saturating_sub(tokens).saturating_sub(public);
         let padded = |count: usize| match &request.pad_prompt {
             Some(_) if spec.image().is_some() => Err(waggle_model::Error::Encoder { what: "a padded image" }.into()),
             pads => Ok::<_, Error>(pads.as_ref().map(|pads| pads.of(count, room)).transpose()?),
@@ -55,7 +63,7 @@ impl Ready {
             request.validate(spec, terms, &Limits::NONE)
         };
         let one = |prompt: Prompt| {
-            let prompt = prompt.ready(spec, reader)?;
+            let prompt = prompt.ready_at(place, spec, reader)?;
             let count = prompt.input().count;
             let length = padded(count)?;
             check(1, length.unwrap_or(count), length.is_some())?;
@@ -80,7 +88,7 @@ impl Ready {
         let samplers = (0..texts.len()).map(|at| request.sampling.sampler_of(at, terms)).collect::<Result<_, _>>()?;
         let plain = if let [plain] = &texts[..] { plain.clone() } else { whole.clone() };
         let guess = request.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
-        Ok(Ready { request, plain, whole, prompts: texts, samplers, drafts, guess })
+        Ok(Ready { request, plain, whole, prompts: texts, samplers, drafts, guess, prefix })
     }
 
     /// The ids of the prompt, without padding.
@@ -110,6 +118,7 @@ impl Ready {
             None => session,
         };
         let Request { tokens, stop_at_eos, pad_answer, .. } = self.request;
+        let session = session.behind(self.prefix.clone());
         let session = if stop_at_eos { session.stopping_at_eos() } else { session };
         let session = if pad_answer { session.padding_answers() } else { session };
         let next = match (&mut self.samplers[..], &mut self.guess) {
@@ -131,7 +140,7 @@ impl Ready {
         outcome: Outcome,
         chosen: impl IntoIterator<Item = Chosen>,
     ) -> Result<Generated, Error> {
-        let Ready { request, plain, whole, prompts, .. } = self;
+        let Ready { request, plain, whole, prompts, prefix, .. } = self;
         let Input { count, texts, .. } = whole.input();
         let padded = whole.padding().map(|_| count);
         let mut all: Vec<Chosen> = request.sampling.chosen().into();
@@ -142,6 +151,7 @@ impl Ready {
         ]);
         all.extend(chosen);
         all.extend(request.draft.iter().flat_map(Draft::chosen));
+        all.extend(prefix.iter().flat_map(public));
         all.extend(request.pad_answer.then_some(("pad_answer", true.into())));
         all.extend((texts > 1).then_some(("texts", texts.into())));
         let mut report = report(model, tokenizer, plain.input().count, &outcome, all)?;
@@ -164,6 +174,8 @@ impl Ready {
         };
         let classes = report.tokens.iter().map(class).collect::<Result<_, _>>()?;
         let each = model.spec.labels().filter(|_| model.spec.is_multi_label()).unwrap_or_default();
-        Ok(Generated::new(report, outcome, plain, classes, each))
+        // The plaintext model reads public tokens and the prompt as one text.
+        let joined = prefix.map(|prefix| party::Prompt::from(&[prefix.ids(), plain.ids()].concat()));
+        Ok(Generated::new(report, outcome, joined.unwrap_or(plain), classes, each))
     }
 }

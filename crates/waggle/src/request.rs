@@ -17,6 +17,7 @@ use crate::error::{OptionsError, PromptError};
 use crate::models::{open_model, read_tokenizer};
 use crate::options::options;
 use crate::prompt::{Prompt, each};
+use crate::public::Public;
 use crate::reader::Reader;
 use crate::summary::Chosen;
 
@@ -25,6 +26,9 @@ options! {
     Request {
         /// The prompt.
         prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
+        /// Public tokens before the prompt, which the server reads in the clear. By default those that the server
+        /// offers, if it offers some.
+        public: Option<Public> as impl Into<Option<Public>> = None,
         /// Tokens to generate.
         tokens: usize = 32,
         /// Texts to generate after each prompt, side by side. They differ only if tokens are sampled.

@@ -100,6 +100,7 @@ impl Terms {
             policy,
             others,
             prefill_chunk,
+            prefix: None,
             helper,
             imitated,
             open,

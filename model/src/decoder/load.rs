@@ -20,12 +20,14 @@
 //!   and its shift. Below the next matrix whose product is added to the stream stands diag(g). Together they multiply
 //!   that matrix's own input and the stream, side by side.
 
+use std::sync::Arc;
+
 use ndarray::Array2;
 use waggle_engine::{Order, WeightData, WeightLoader, WeightSpec};
 use waggle_mpcache::{HeadShape, PolicySpec};
 
 use super::layer::Layer;
-use super::{Inputs, Model};
+use super::{Inputs, Loaded, Model};
 use crate::learned::Columns;
 use crate::public::{Disclosed, ModelPart, PartsError};
 use crate::rope::Rope;
@@ -178,16 +180,18 @@ impl<W> Model<W> {
             Ok(head.scale_outputs(style.outputs(), style.logit_scale))
         })?;
         let (spec, embedding) = (spec.clone(), embed);
-        Ok(Model { spec, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head })
+        let loaded = Loaded { spec, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head };
+        Ok(Model { loaded: Arc::new(loaded), prefix: None })
     }
 
-    /// All weights, in the order in which they were prepared.
+    /// All weights, in the order in which they were prepared. Those of the public tokens before a text come last.
     pub fn weights(&self) -> Vec<&W> {
-        let layers = self.layers.iter().flat_map(Layer::weights);
-        let before = [&self.embedding].into_iter().chain(&self.first).chain(&self.positions).chain(&self.segments);
-        let by_layer = self.by_layer.iter().flat_map(|of| [&of.projection, &of.gains]);
-        let before = before.chain(by_layer);
-        before.chain(layers).chain(&self.pooler).chain([&self.head]).collect()
+        let Loaded { embedding, first, positions, segments, by_layer, layers, pooler, head, .. } = &*self.loaded;
+        let before = [embedding].into_iter().chain(first).chain(positions).chain(segments);
+        let by_layer = by_layer.iter().flat_map(|of| [&of.projection, &of.gains]);
+        let before = before.chain(by_layer).chain(layers.iter().flat_map(Layer::weights));
+        let prefix = self.prefix.iter().flat_map(|prefix| prefix.weights());
+        before.chain(pooler).chain([head]).chain(prefix).collect()
     }
 }
 

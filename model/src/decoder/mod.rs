@@ -6,9 +6,11 @@ mod load;
 mod quota;
 mod recipe;
 
+use std::sync::Arc;
+
 use ndarray::{Array2, ArrayD, IxDyn};
 use waggle_engine::{Engine, LogitBits, Right, Select, Tensor};
-use waggle_mpcache::{KvCache, Layers, PolicySpec};
+use waggle_mpcache::{KvCache, Layers, PolicySpec, Prefix};
 
 use self::block::Block;
 use self::layer::Layer;
@@ -88,8 +90,22 @@ impl Rows {
     }
 }
 
-/// A model whose matrices are prepared for an engine with weights `W`.
+/// A model whose matrices are prepared for an engine with weights `W`, and the public tokens before its texts, if
+/// there are some.
 pub struct Model<W> {
+    loaded: Arc<Loaded<W>>,
+    prefix: Option<Arc<Prefix<W>>>,
+}
+
+impl<W> Clone for Model<W> {
+    /// The same weights, not a copy of them.
+    fn clone(&self) -> Self {
+        Model { loaded: self.loaded.clone(), prefix: self.prefix.clone() }
+    }
+}
+
+/// The prepared weights of a model.
+struct Loaded<W> {
     spec: ModelSpec,
     ropes: Vec<Rope>,
     embedding: W,
@@ -111,12 +127,22 @@ struct Inputs<W> {
 impl<W> Model<W> {
     /// The public shape.
     pub fn spec(&self) -> ModelSpec {
-        self.spec.clone()
+        self.loaded.spec.clone()
     }
 
     /// Whether the model gives learned scores of tokens, see [`Model::load_for`].
     pub fn learned(&self) -> bool {
-        self.layers.iter().any(|layer| layer.scores)
+        self.loaded.layers.iter().any(|layer| layer.scores)
+    }
+
+    /// The same model with every text behind the public tokens of `prefix`. It shares the weights.
+    pub fn after(&self, prefix: Arc<Prefix<W>>) -> Self {
+        Model { loaded: self.loaded.clone(), prefix: Some(prefix) }
+    }
+
+    /// The number of public tokens before each text.
+    pub fn public_tokens(&self) -> usize {
+        self.prefix.as_ref().map_or(0, |prefix| prefix.tokens())
     }
 
     /// An empty cache for one generation.
@@ -129,7 +155,9 @@ impl<W> Model<W> {
 
     /// [`Model::cache`] for `texts` texts that are read side by side.
     pub(crate) fn cache_of<E: Select<Weight = W>>(&self, texts: usize, policy: &PolicySpec) -> KvCache<E> {
-        KvCache::new(&Layers { texts, ..self.spec.attention() }, policy)
+        let mut cache = KvCache::new(&Layers { texts, ..self.loaded.spec.attention() }, policy);
+        self.prefix.iter().for_each(|prefix| cache.after(prefix));
+        cache
     }
 
     /// The last hidden states, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
@@ -144,21 +172,21 @@ impl<W> Model<W> {
         rows: Rows,
         progress: &mut dyn FnMut(usize),
     ) -> Result<Option<E::Tensor>, waggle_engine::Error> {
-        let style = self.spec.style();
-        let mut angles: Vec<Angles> = self.ropes.iter().map(|rope| rope.of(cache, input.count)).collect();
+        let style = self.loaded.spec.style();
+        let mut angles: Vec<Angles> = self.loaded.ropes.iter().map(|rope| rope.of(cache, input.count)).collect();
         let mut x = engine.scope("embedding", |e| {
             let x = self.embed(e, input, cache)?;
             if style.norms == Norms::Around { e.scope("norm", |e| e.rms_norm(&x, style.eps)) } else { Ok(x) }
         })?;
         let mut inputs = None;
-        if let Some(of) = &self.by_layer {
+        if let Some(of) = &self.loaded.by_layer {
             let (h, width) = (style.hidden, x.shape()[1]);
             let looked_up = x.slice(1, h..width);
             x = x.slice(1, 0..h);
             inputs = Some(engine.scope("by layer", |e| of.of(e, style, &x, &looked_up))?);
         }
         let last = style.own_layers() - 1;
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, layer) in self.loaded.layers.iter().enumerate() {
             let block = Block { style, layer, index, angles: style.turns[index].map(|rope| &angles[rope]) };
             let own = inputs
                 .as_ref()
@@ -172,7 +200,9 @@ impl<W> Model<W> {
                 (true, Some(_)) if style.masked().is_some() => input.count,
                 (true, Some(_)) => 1,
             };
-            let weights = layer.weights();
+            let prefix = self.prefix.iter();
+            let weights: Vec<&W> =
+                layer.weights().into_iter().chain(prefix.flat_map(|prefix| prefix.weights_of(index))).collect();
             let like = waggle_engine::Layer { index, class: block.class(cache, is_last), weights: &weights };
             let out = engine.scope(&format!("layer {index}"), |e| match block.shares() {
                 // Products of several layers with the same operand are prepared in the order of the layers. Classes
@@ -206,7 +236,7 @@ impl<W> Model<W> {
         input: Input,
         x: &E::Tensor,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        let (texts, n, h) = (input.texts, input.count, self.spec.style().hidden);
+        let (texts, n, h) = (input.texts, input.count, self.loaded.spec.style().hidden);
         let at = |i: IxDyn| f32::from(input.masks[i[0]] == i[2]);
         let chosen = (!input.masks.is_empty()).then(|| ArrayD::from_shape_fn(vec![texts, 1, n], at));
         engine.scope("mask", |e| {
@@ -221,9 +251,9 @@ impl<W> Model<W> {
         engine: &mut E,
         x: &E::Tensor,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        let function = self.spec.style().encoder.as_ref().and_then(|encoder| encoder.pooled);
-        let (Some(pooler), Some(function)) = (&self.pooler, function) else {
-            return engine.scope("norm", |e| e.rms_norm(x, self.spec.style().eps));
+        let function = self.loaded.spec.style().encoder.as_ref().and_then(|encoder| encoder.pooled);
+        let (Some(pooler), Some(function)) = (&self.loaded.pooler, function) else {
+            return engine.scope("norm", |e| e.rms_norm(x, self.loaded.spec.style().eps));
         };
         let x = engine.scope("pooler", |e| e.linear(x, pooler))?;
         let y = engine.scope("activation", |e| match function {
@@ -232,13 +262,13 @@ impl<W> Model<W> {
             Pooled::Relu => e.relu(&x),
             Pooled::Masked(masked) => block::activate(e, masked.activation, &x),
         })?;
-        if self.spec.style().masked().is_none() {
+        if self.loaded.spec.style().masked().is_none() {
             return Ok(y);
         }
         // No matrix before this norm could subtract the mean.
         engine.scope("norm", |e| {
             let centred = centred(e, &y)?;
-            e.rms_norm(&centred, self.spec.style().eps)
+            e.rms_norm(&centred, self.loaded.spec.style().eps)
         })
     }
 
@@ -250,27 +280,27 @@ impl<W> Model<W> {
         input: Input,
         cache: &KvCache<E>,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        let (texts, style) = (cache.texts(), self.spec.style());
+        let (texts, style) = (cache.texts(), self.loaded.spec.style());
         let repeated = |rows: &E::Tensor, times: usize| match times {
             1 => rows.clone(),
             _ => E::Tensor::concat(0, &vec![rows; times]),
         };
-        let tokens = match (&self.first, style.image()) {
+        let tokens = match (&self.loaded.first, style.image()) {
             (Some(first), Some(image)) => {
                 let each = image.rows() - 1;
                 let shape = [texts * each, image.values()];
                 let patches = engine.input(&shape, input.patches.map(|patches| patches.view().into_dyn()))?;
-                let patches = engine.scope("patches", |e| e.linear(&patches, &self.embedding))?;
+                let patches = engine.scope("patches", |e| e.linear(&patches, &self.loaded.embedding))?;
                 let patches = patches.reshape(&[texts, each, style.hidden]);
                 let first = repeated(&engine.rows(first, 0, 1)?, texts).reshape(&[texts, 1, style.hidden]);
                 E::Tensor::concat(1, &[&first, &patches]).reshape(&[texts * input.count, style.hidden])
             }
-            _ => engine.embed(&self.embedding, input.ids, texts * input.count)?,
+            _ => engine.embed(&self.loaded.embedding, input.ids, texts * input.count)?,
         };
-        let (Some(table), Positions::Learned { offset }) = (&self.positions, &style.positions) else {
+        let (Some(table), Positions::Learned { offset }) = (&self.loaded.positions, &style.positions) else {
             return Ok(tokens);
         };
-        let position = cache.tokens();
+        let position = cache.position();
         // An encoder's padding stands behind its text and does not move positions.
         let positions = match cache.padding().filter(|_| style.encoder.is_none()) {
             None => repeated(&engine.rows(table, position + offset, input.count)?, texts),
@@ -282,7 +312,7 @@ impl<W> Model<W> {
             }
         };
         let sum = engine.add(&tokens, &positions)?;
-        let Some(segments) = &self.segments else { return Ok(sum) };
+        let Some(segments) = &self.loaded.segments else { return Ok(sum) };
         let kinds = style.encoder.as_ref().map_or(0, |encoder| encoder.segments);
         let rows = if kinds > 1 {
             // Whether there is a second text, and where it begins, is the client's secret.
@@ -304,7 +334,7 @@ impl<W> Model<W> {
         engine: &mut E,
         hidden: &E::Tensor,
     ) -> Result<E::Tensor, waggle_engine::Error> {
-        engine.scope("head", |e| e.linear(hidden, &self.head))
+        engine.scope("head", |e| e.linear(hidden, &self.loaded.head))
     }
 
     /// [`logits`](Model::logits) with `bits` fractional bits, opened to the client, which applies the model's cap if
@@ -315,8 +345,8 @@ impl<W> Model<W> {
         hidden: &E::Tensor,
         bits: LogitBits,
     ) -> Result<Option<ArrayD<f32>>, waggle_engine::Error> {
-        let logits = engine.scope("head", |e| e.reveal_linear(hidden, &self.head, bits))?;
-        Ok(match self.spec.style().logit_cap {
+        let logits = engine.scope("head", |e| e.reveal_linear(hidden, &self.loaded.head, bits))?;
+        Ok(match self.loaded.spec.style().logit_cap {
             Some(cap) => logits.map(|logits| logits.mapv(|x| cap * (x / cap).tanh())),
             None => logits,
         })

@@ -2,8 +2,8 @@
 
 use waggle_mpcache::PolicySpec;
 
-use super::Model;
 use super::load::Lister;
+use super::{Loaded, Model};
 use crate::public::Disclosed;
 use crate::weights::Known;
 use crate::{Error, ModelSpec};
@@ -31,12 +31,12 @@ impl ModelSpec {
         let d = self.hidden();
         let matrices = Disclosed { parts: disclosed.parts.clone(), ..Disclosed::default() };
         let model = Model::load_disclosed(&matrices, &PolicySpec::default(), &mut Lister, self, Known::Nothing)?;
-        let tables =
-            [Some(&model.embedding), model.first.as_ref(), model.positions.as_ref(), model.segments.as_ref()];
+        let Loaded { embedding, first, positions, segments, head, .. } = &*model.loaded;
+        let tables = [Some(embedding), first.as_ref(), positions.as_ref(), segments.as_ref()];
         let tables = tables.into_iter().flatten().count();
         let (mut rows, mut unknown) = (0, 0);
         for (at, spec) in model.weights().into_iter().enumerate().filter(|(_, spec)| !spec.public) {
-            let times = if std::ptr::eq(spec, &model.head) { 1 } else { spec.outputs.div_ceil(d) };
+            let times = if std::ptr::eq(spec, head) { 1 } else { spec.outputs.div_ceil(d) };
             rows += if at < tables { 0 } else { spec.inputs as u64 * times as u64 };
             unknown += spec.inputs as u64 * spec.outputs as u64;
         }

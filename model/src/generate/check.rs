@@ -110,7 +110,7 @@ pub(super) fn check<E: Engine>(
     cache: &KvCache<E>,
 ) -> Result<(), Error> {
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
-    let before = cache.tokens();
+    let (before, read) = (cache.position(), cache.tokens());
     check_encoder(spec, options)?;
     check_input(spec, prompt)?;
     check_texts(prompt.texts, &options.policy, options.draft)?;
@@ -135,7 +135,10 @@ pub(super) fn check<E: Engine>(
     let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
     check_lengths(lengths, positions.saturating_sub(before))?;
     // Padding of an answer comes last in a generation, but in the next turn it stands before other words.
-    check_padding(options.padding.is_some() || (options.pad_answer && before > 0), &options.policy)?;
+    check_padding(options.padding.is_some() || (options.pad_answer && read > 0), &options.policy)?;
+    if options.padding.is_some() && before > read {
+        return Err(Error::PaddedPrefix);
+    }
     let hidden = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
     if let Some(&tokens) = hidden.into_iter().flatten().find(|tokens| **tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });

@@ -29,6 +29,11 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
+    /// The logits of all positions.
+    pub(crate) fn logits(&self) -> &Array2<f32> {
+        &self.logits
+    }
+
     fn scale(&self) -> f32 {
         self.logits.iter().fold(0.0, |most: f32, x| most.max(x.abs()))
     }

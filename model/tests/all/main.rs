@@ -13,6 +13,7 @@ mod generation;
 mod keys;
 mod kvpress;
 mod naive;
+mod prefix;
 mod quantized;
 mod reference;
 mod scores;

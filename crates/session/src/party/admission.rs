@@ -42,7 +42,9 @@ impl SessionKind {
             SessionKind::Fill { kept: Some(kept), .. } if kept.len() > MAX_KEPT => {
                 return Err(Error::Limit { what: "files of pools", got: kept.len(), limit: MAX_KEPT });
             }
-            SessionKind::Generate | SessionKind::Score | SessionKind::Fill { .. } | SessionKind::Spend(_) => {}
+            // Only messages have these kinds.
+            SessionKind::Score | SessionKind::Behind(..) => {}
+            SessionKind::Generate | SessionKind::Fill { .. } | SessionKind::Spend(_) => {}
         }
         request.validate(spec, terms, limits)
     }
@@ -144,7 +146,7 @@ mod tests {
                         session.fill(request.lengths, &dir.path().join("pool"), &mut nobody).map(drop)
                     }
                     SessionKind::Chat => session.chat(request.lengths, &mut nobody).map(drop),
-                    SessionKind::Generate | SessionKind::Score | SessionKind::Spend(_) => {
+                    _ => {
                         let whole = if request.padded { Prompt::padded(&ids, prompt)? } else { (&ids).into() };
                         let next = Next::Pick(&mut Sampler::greedy());
                         session.generate(whole, tokens, next, &mut nobody).map(drop)
@@ -157,8 +159,8 @@ mod tests {
                 "{words}: {waiting:?}"
             );
             let [told, served] = parties(&hosted, &terms, |mut channel| {
-                opening::meet_server(&mut channel, &terms, &ClientOptions::default())?;
-                opening::ask(&mut channel, &request, &kind)
+                let (model, mut agreed) = opening::meet_server(&mut channel, &terms, &ClientOptions::default())?;
+                opening::ask(&mut channel, &model, &mut agreed, &request, &kind)
             });
             let [planned, asked, served, told] = [planned, asked, served, told].map(Result::unwrap_err);
             assert!(planned.to_string().contains(words), "{words}: {planned}");

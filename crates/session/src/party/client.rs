@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use waggle_model::{Drafts, GenerateOptions, Generation, Lengths, Model, Next, check_input, check_next, generate};
+use waggle_model::{Drafts, GenerateOptions, Generation, Lengths, Next, check_input, check_next, generate};
 use waggle_net::{Channel, Role};
-use waggle_protocols::{FixedLoader, FixedWeight, Part, Secure};
+use waggle_protocols::{Part, Secure};
 
 use super::opening::SessionKind;
 use super::recorder::{Recorder, finish};
@@ -15,7 +15,7 @@ use super::{
     Watch, correlations, helper, opening,
 };
 use crate::pool::{PoolId, PoolSet, Purpose, UnfinishedPool};
-use crate::{Base, Error};
+use crate::{Base, Error, PublicPrefix};
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
 pub struct ClientSession {
@@ -95,6 +95,12 @@ impl ClientSession {
         ClientSession { texts, ..self }
     }
 
+    /// This session, with the public tokens `prefix` before every text.
+    pub fn behind(mut self, prefix: impl Into<Option<PublicPrefix>>) -> Self {
+        self.terms.prefix = prefix.into();
+        self
+    }
+
     /// This session, with the way to the helper that its terms name.
     pub fn with_helper(self, to_helper: ToHelper) -> Self {
         ClientSession { to_helper: Some(to_helper), ..self }
@@ -150,7 +156,7 @@ impl ClientSession {
     }
 
     fn run(
-        self,
+        mut self,
         prompt: Prompt,
         tokens: usize,
         pool: Option<PoolSet>,
@@ -170,6 +176,10 @@ impl ClientSession {
             Some(pool) => {
                 // This check precedes the planning, which takes a while.
                 pool.check_bound(request)?;
+                if let Some(prefix) = &mut self.terms.prefix {
+                    // The server states them with its verdict, and they must be those of the pool.
+                    prefix.set_frac_bits(pool.prefix_scales());
+                }
                 let bound = pool.bound();
                 let purpose = Purpose::new(&self.model, &self.terms, bound, request.texts, None, peer, watch)?;
                 let purposes = purpose.parts(pool.last())?;
@@ -178,13 +188,13 @@ impl ClientSession {
             }
             None => None,
         };
-        let ClientSession { mut channel, terms, model: public, base, server, to_helper, .. } = self;
-        opening::ask(&mut channel, request, &kind)?;
+        let ClientSession { mut channel, mut terms, model: public, base, server, to_helper, .. } = self;
+        opening::ask(&mut channel, &public, &mut terms, request, &kind)?;
         let stock = match pool {
             Some((pool, purposes)) => Some(correlations::spend(&mut channel, pool.claim(&purposes))?),
             None => None,
         };
-        let model = shapes(&public, &terms, base.as_ref())?;
+        let model = public.shapes(&terms, Base::known(base.as_ref()))?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let source = Source { stock, peer: &server, to_helper: to_helper.as_ref(), halves: None };
         let ready = correlations::ready(&mut engine, &public, &model.weights(), &terms, request, source, watch)?;
@@ -206,10 +216,10 @@ impl ClientSession {
     /// [`Error::Refused`] if the server will not do as much.
     pub fn chat(self, bound: Lengths, watch: &mut Watch) -> Result<ChatSession, Error> {
         let bound = self.request(bound);
-        let ClientSession { mut channel, terms, model: public, base, since, .. } = self;
+        let ClientSession { mut channel, mut terms, model: public, base, since, .. } = self;
         SessionKind::Chat.validate(&bound, &public.spec, &terms, &Limits::NONE)?;
-        opening::ask(&mut channel, &bound, &SessionKind::Chat)?;
-        let model = shapes(&public, &terms, base.as_ref())?;
+        opening::ask(&mut channel, &public, &mut terms, &bound, &SessionKind::Chat)?;
+        let model = public.shapes(&terms, Base::known(base.as_ref()))?;
         ChatSession::begin(channel, public, terms, model, bound, since, watch)
     }
 
@@ -232,15 +242,15 @@ impl ClientSession {
     pub fn fill_part(self, bound: Lengths, part: Part, path: &Path, watch: &mut Watch) -> Result<Outcome, Error> {
         let unfinished = UnfinishedPool::create(path).map_err(|e| e.at(path))?;
         watch(Event::Setup);
-        let ClientSession { mut channel, server, terms, model: public, base, .. } = self;
+        let ClientSession { mut channel, server, mut terms, model: public, base, .. } = self;
         let ClientSession { kept, texts, all_positions, to_helper, .. } = self;
         let (request, kind) = (Request { texts, all_positions, ..bound.into() }, SessionKind::Fill { part, kept });
         kind.validate(&request, &public.spec, &terms, &Limits::NONE)?;
+        opening::ask(&mut channel, &public, &mut terms, &request, &kind)?;
         let purpose = Purpose::new(&public, &terms, bound, texts, None, server.key.as_deref(), watch)?;
         let purpose = purpose.part(part)?;
-        opening::ask(&mut channel, &request, &kind)?;
         let id = opening::learn_pool(&mut channel)?;
-        let model = shapes(&public, &terms, base.as_ref())?;
+        let model = public.shapes(&terms, Base::known(base.as_ref()))?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let source = Source { stock: None, peer: &server, to_helper: to_helper.as_ref(), halves: None };
         let (stock, helped) = correlations::make(&mut engine, &model.weights(), &terms, &purpose, &source, watch)?;
@@ -251,10 +261,4 @@ impl ClientSession {
         let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(watch));
         Ok(Outcome { filled: Some(Filled { id, part }), helper: [helped, None], ..outcome })
     }
-}
-
-/// The model as the client knows it: shapes, and the values of the public parts in `base`.
-fn shapes(public: &PublicModel, terms: &Terms, base: Option<&Base>) -> Result<Model<FixedWeight>, Error> {
-    let mut loader = FixedLoader::announced(&public.frac_bits)?;
-    Ok(public.load(&terms.policy, &mut loader, Base::known(base))?)
 }

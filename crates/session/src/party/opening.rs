@@ -5,6 +5,7 @@ use waggle_engine::LogitBits;
 use waggle_model::{Drafts, Lengths, ModelSpec};
 use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Difference, Field, Handshake, NetError, Role};
+use waggle_protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use waggle_protocols::{DEFAULT_WEIGHT_FRAC, HelperDeals, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 use waggle_tokenizer::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, TokenizerError, printable};
 
@@ -13,7 +14,8 @@ use super::wire::{self, malformed};
 use super::{ClientOptions, PublicModel, Request, Terms};
 use crate::names::{HELPERS, MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
-use crate::{Base, BaseError, Error};
+use crate::prefix::matrices;
+use crate::{Base, BaseError, Error, PublicPrefix};
 
 /// Number of the protocol between the parties. It rises whenever bytes on the wire change: a message, its layout, or
 /// how many there are. Parties with different numbers refuse each other ([`Error::Protocol`]); releases with one
@@ -38,11 +40,15 @@ const REQUEST: &str = "handshake/request";
 /// The most files of pools that a request names as those that the client has.
 pub(super) const MAX_KEPT: usize = 4095;
 /// Most bytes of a request. The longest one fills a pool and names the files of pools that the client has; everything
-/// else in it takes at most 32 bytes.
-const MAX_REQUEST_BYTES: usize = 32 + POOL_BYTES * MAX_KEPT;
+/// else in it takes at most 32 bytes, and what public tokens take.
+const MAX_REQUEST_BYTES: usize = 32 + POOL_BYTES * MAX_KEPT + MAX_PREFIX_BYTES;
+/// Most bytes of public tokens, four each, and of the policy that prunes them.
+const MAX_PREFIX_BYTES: usize = 4 * MAX_SOFTMAX_COLUMNS + 1024;
 /// Most bytes of a model's name, without its folder.
 const MAX_NAME_BYTES: usize = 1024;
 const VERDICT: &str = "handshake/verdict";
+const OFFER: &str = "handshake/prefix";
+const PREFIX_SCALES: &str = "handshake/prefix-scales";
 const POOL: &str = "handshake/pool";
 const POOL_BYTES: usize = 16;
 
@@ -54,6 +60,9 @@ const WANTS_TEMPLATE: &str = "template";
 const NAME: &str = "name";
 /// The field of the handshake in which the client chooses one phase (`false`) or two (`true`).
 const PREPROCESS: &str = "preprocess";
+/// The name of public tokens among the facts of a session. In the handshake a server states the digest of those that
+/// it offers, if it offers some.
+const PREFIX: &str = "prefix";
 /// The field of the handshake in which both parties state what their helper deals.
 const HELPER_DEALS: &str = "helper-deals";
 
@@ -76,6 +85,61 @@ pub(super) enum SessionKind {
     /// A generation that shows the logits of the prompt. Only messages have this kind; elsewhere
     /// [`Request::all_positions`] says so.
     Score,
+    /// A session of another kind behind public tokens. Only messages have this kind; elsewhere [`Terms::prefix`] says
+    /// so.
+    Behind(Public, Box<SessionKind>),
+}
+
+/// Public tokens as a client asks for them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Public {
+    /// Those that the server offers.
+    Offered,
+    /// The client's own.
+    Own(Tokens),
+}
+
+/// Public tokens as they are sent: four bytes for each, and the policy that prunes them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Tokens {
+    ids: Vec<u8>,
+    policy: String,
+}
+
+impl From<&PublicPrefix> for Tokens {
+    fn from(prefix: &PublicPrefix) -> Self {
+        let ids = prefix.ids().iter().flat_map(|id| id.to_le_bytes()).collect();
+        Tokens { ids, policy: prefix.policy().to_string() }
+    }
+}
+
+impl Tokens {
+    fn read(self, step: &'static str) -> Result<PublicPrefix, NetError> {
+        let (ids, rest) = self.ids.as_chunks::<4>();
+        let policy: PolicySpec = self.policy.parse().map_err(|_| malformed(step, "a policy that nobody knows"))?;
+        if !rest.is_empty() || policy.to_string() != self.policy {
+            return Err(malformed(step, "not the form of its value"));
+        }
+        Ok(PublicPrefix::new(ids.iter().map(|id| u32::from_le_bytes(*id)).collect::<Vec<_>>(), policy))
+    }
+}
+
+impl Public {
+    /// The way in which a client asks for `prefix`, knowing what the server offers.
+    fn new(prefix: &PublicPrefix, offer: Option<&PublicPrefix>) -> Self {
+        match offer.is_some_and(|offer| offer.is(prefix)) {
+            true => Public::Offered,
+            false => Public::Own(prefix.into()),
+        }
+    }
+
+    fn read(self, offer: Option<&PublicPrefix>) -> Result<PublicPrefix, NetError> {
+        match (self, offer) {
+            (Public::Own(tokens), _) => tokens.read(REQUEST),
+            (Public::Offered, Some(offer)) => Ok(offer.clone()),
+            (Public::Offered, None) => Err(malformed(REQUEST, "public tokens that nobody offers")),
+        }
+    }
 }
 
 /// A request as it is sent. Lengths have four bytes each, so all requests of one kind have the same length.
@@ -95,18 +159,27 @@ struct Message {
 
 impl Message {
     /// The message for `request`. Lengths beyond 32 bits, which no session has, become the largest number of 32 bits.
-    fn new(request: &Request, kind: &SessionKind) -> Self {
+    fn new(request: &Request, kind: &SessionKind, public: Option<Public>) -> Self {
         let Request { stop_at_eos, pad_answer, padded, all_positions, draft, .. } = *request;
         let (Lengths { prompt, tokens }, texts) = (request.lengths, request.texts);
-        let kind = if all_positions { &SessionKind::Score } else { kind };
+        let kind = if all_positions { SessionKind::Score } else { kind.clone() };
+        let kind = match public {
+            Some(public) => SessionKind::Behind(public, Box::new(kind)),
+            None => kind,
+        };
         let [prompt, tokens, texts] = [prompt, tokens, texts].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
-        Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind: kind.clone() }
+        Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind }
     }
 
-    /// The request and its kind. Fields that no client sends together are malformed.
-    fn read(self) -> Result<(Request, SessionKind), NetError> {
+    /// The request, its kind, and the public tokens before its texts. Fields that no client sends together are malformed.
+    fn read(self) -> Result<(Request, SessionKind, Option<Public>), NetError> {
         let Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind } = self;
+        let (kind, public) = match kind {
+            SessionKind::Behind(public, kind) => (*kind, Some(public)),
+            kind => (kind, None),
+        };
         let wrong = match &kind {
+            SessionKind::Behind(..) => Some("public tokens before public tokens".to_owned()),
             _ if pad_answer && !stop_at_eos => Some("an answer that does not end is padded".to_owned()),
             SessionKind::Chat if padded => Some("the prompt of a chat is padded".to_owned()),
             SessionKind::Chat if texts != 1 => Some("a chat has several texts at once".to_owned()),
@@ -119,22 +192,26 @@ impl Message {
         let (all_positions, texts) = (kind == SessionKind::Score, texts as usize);
         let kind = if all_positions { SessionKind::Generate } else { kind };
         let request = Request { lengths, stop_at_eos, pad_answer, padded, texts, all_positions, draft };
-        wrong.map_or(Ok((request, kind)), |what| Err(malformed(REQUEST, what)))
+        wrong.map_or(Ok((request, kind, public)), |what| Err(malformed(REQUEST, what)))
     }
 }
 
 /// The server's side of the opening, up to and including the verdict, which `accept` gives. Fails if the request is
-/// refused. The terms that `accept` gets and that are returned have the number of phases that the client chose, and
-/// the cores and the link on which the parties agreed.
+/// refused. The terms that `accept` gets and that are returned have the number of phases and the public tokens that
+/// the client chose, and the cores and the link on which the parties agreed. `accept` states the fractional bits of
+/// what it makes of public tokens.
 pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,
     terms: &Terms,
-    accept: impl FnOnce(&Request, SessionKind, &Terms) -> Result<T, Error>,
+    accept: impl FnOnce(&Request, SessionKind, &mut Terms) -> Result<T, Error>,
 ) -> Result<(Request, Terms, T), Error> {
     let shape = shape_text(&model.spec)?;
     let hello = stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, MAX_NAME_BYTES));
-    let hello = model.disclosure.tell(hello)?;
+    let mut hello = model.disclosure.tell(hello)?;
+    if let Some(offer) = &model.offer {
+        hello = hello.tell(PREFIX, offer.digest());
+    }
     let theirs = agree(&hello, channel)?;
     model.disclosure.check_client(&theirs)?;
     let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
@@ -164,10 +241,18 @@ pub(super) fn receive_client<T>(
         if wants_template {
             channel.send(TEMPLATE, model.template.as_deref().unwrap_or_default())?;
         }
-        let (request, kind) = wire::receive::<Message>(channel, REQUEST, 0..=MAX_REQUEST_BYTES)?.read()?;
-        let verdict = accept(&request, kind, &terms);
+        if let Some(offer) = &model.offer {
+            wire::send(channel, OFFER, &Tokens::from(offer), 0)?;
+        }
+        let (request, kind, public) = wire::receive::<Message>(channel, REQUEST, 0..=MAX_REQUEST_BYTES)?.read()?;
+        terms.prefix = public.map(|public| public.read(model.offer.as_ref())).transpose()?;
+        let verdict = accept(&request, kind, &mut terms);
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
         let accepted = verdict?;
+        if let Some(prefix) = &terms.prefix {
+            let frac_bits: Vec<u8> = prefix.frac_bits(&model.spec).iter().map(|&bits| bits as u8).collect();
+            channel.send(PREFIX_SCALES, &frac_bits)?;
+        }
         Ok((request, terms, accepted))
     })
 }
@@ -234,6 +319,7 @@ pub(super) fn meet_server(
     let disclosure = Base::check_server(options.base, &theirs)?;
     policy(channel.role(), terms, &theirs)?;
     let terms = meet(channel, terms, hello.fields(), &theirs)?;
+    let offered = theirs.iter().any(|field| field.name == PREFIX);
     let name = theirs.into_iter().find(|field| field.name == NAME).map(|field| field.value).unwrap_or_default();
     scoped(channel, SCOPE, |channel| {
         let shape = channel.recv_up_to(SHAPE, MAX_SHAPE_BYTES)?;
@@ -246,30 +332,49 @@ pub(super) fn meet_server(
             return Err(BaseError::Shape.into());
         }
         let weights = spec.weight_specs_of(&disclosure.disclosed)?;
-        let frac_bits = channel.recv(FRAC_BITS, weights.len())?;
-        let frac_bits: Vec<u32> = frac_bits.into_iter().map(u32::from).collect();
-        if let Some(bits) = frac_bits.iter().find(|bits| !(MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).contains(*bits)) {
-            return Err(malformed(FRAC_BITS, format!("no weight has {bits} fractional bits")).into());
-        }
+        let frac_bits = scales(channel, FRAC_BITS, weights.len())?;
         let max = if options.tokenizer { MAX_TOKENIZER_BYTES } else { 0 };
         let tokenizer = Some(channel.recv_up_to(TOKENIZER, max)?).filter(|bytes| !bytes.is_empty());
         let template = options.template.then(|| channel.recv_up_to(TEMPLATE, MAX_TEMPLATE_BYTES)).transpose()?;
-        Ok((PublicModel { name, spec, frac_bits, disclosure, tokenizer, template }, terms))
+        let offer = match offered {
+            true => Some(wire::receive::<Tokens>(channel, OFFER, 0..=MAX_PREFIX_BYTES)?.read(OFFER)?),
+            false => None,
+        };
+        Ok((PublicModel { name, spec, frac_bits, disclosure, tokenizer, template, offer }, terms))
     })
 }
 
-/// Sends the client's request and receives the server's verdict on it.
-pub(super) fn ask(channel: &mut Channel, request: &Request, kind: &SessionKind) -> Result<(), Error> {
+/// The fractional bits of `count` weights.
+fn scales(channel: &mut Channel, step: &'static str, count: usize) -> Result<Vec<u32>, NetError> {
+    let frac_bits: Vec<u32> = channel.recv(step, count)?.into_iter().map(u32::from).collect();
+    match frac_bits.iter().find(|bits| !(MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).contains(*bits)) {
+        Some(bits) => Err(malformed(step, format!("no weight has {bits} fractional bits"))),
+        None => Ok(frac_bits),
+    }
+}
+
+/// Sends the client's request and receives the server's verdict on it. If public tokens stand before the texts,
+/// `terms` learn the fractional bits of what the server makes of them.
+pub(super) fn ask(
+    channel: &mut Channel,
+    model: &PublicModel,
+    terms: &mut Terms,
+    request: &Request,
+    kind: &SessionKind,
+) -> Result<(), Error> {
     scoped(channel, SCOPE, |channel| {
-        wire::send(channel, REQUEST, &Message::new(request, kind), 0)?;
-        receive_verdict(channel, VERDICT)
+        let public = terms.prefix.as_ref().map(|prefix| Public::new(prefix, model.offer.as_ref()));
+        wire::send(channel, REQUEST, &Message::new(request, kind, public), 0)?;
+        receive_verdict(channel, VERDICT)?;
+        let Some(prefix) = &mut terms.prefix else { return Ok(()) };
+        prefix.learn_frac_bits(scales(channel, PREFIX_SCALES, matrices(&model.spec))?)
     })
 }
 
 /// The handshake with the facts that both parties must state alike, the policies, and what this party has of its own.
 fn stated(terms: &Terms) -> Handshake {
     let facts = terms.facts();
-    let alike = facts.iter().filter(|(name, _)| ![PREPROCESS, REVEAL.0, POLICY].contains(&&**name));
+    let alike = facts.iter().filter(|(name, _)| ![PREPROCESS, REVEAL.0, POLICY, PREFIX].contains(&&**name));
     let hello = alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value));
     tell(hello.tell(POLICY, permitted(terms)), terms)
 }
@@ -320,9 +425,10 @@ impl Terms {
     /// The protocol and the terms as names and values, without cores and link: the parties find those out in
     /// [`meet`].
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
-        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, helper, .. } = self;
+        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk, prefix, helper, .. } = self;
         let helper = helper.clone().map(|key| ("helper", key));
         let deals = protocol.helper.any().then(|| (HELPER_DEALS, name(&HELPERS, &protocol.helper).to_owned()));
+        let prefix = prefix.as_ref().map(|prefix| (PREFIX, prefix.to_string()));
         let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
         let bits = (*logit_bits != LogitBits::default()).then(|| ("logit-bits", logit_bits.to_string()));
         [
@@ -338,6 +444,7 @@ impl Terms {
         .into_iter()
         .chain(chunk)
         .chain(bits)
+        .chain(prefix)
         .chain(helper)
         .chain(deals)
         .map(|(name, value)| (name.to_owned(), value))
@@ -382,11 +489,13 @@ mod tests {
     }
 
     fn encode(request: &Request, kind: &SessionKind) -> Vec<u8> {
-        wire::encode(REQUEST, &Message::new(request, kind), 0).unwrap()
+        wire::encode(REQUEST, &Message::new(request, kind, None), 0).unwrap()
     }
 
     fn decode(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
-        wire::decode::<Message>(REQUEST, message, 0).and_then(Message::read)
+        let (request, kind, public) = wire::decode::<Message>(REQUEST, message, 0).and_then(Message::read)?;
+        assert_eq!(public, None);
+        Ok((request, kind))
     }
 
     const REQUESTED: Request = Request {
@@ -409,7 +518,7 @@ mod tests {
 
     /// The [`PROTOCOL`] to which requests are pinned, and the digest of the requests that the test
     /// `requests_raise_the_number` encodes.
-    const PINNED: (u32, &str) = (8, "7174753714030435");
+    const PINNED: (u32, &str) = (9, "7174753714030435");
 
     #[test]
     fn requests_raise_the_number() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use waggle_model::{Drafts, Generation, Hooks, Known, Lengths, Next, Passes, Sampler, Step, generate};
 use waggle_net::{Channel, Ledger, Role, memory_pair};
 use waggle_planner::{Deployment, Footprint, Plan, Planner, Tallies};
-use waggle_protocols::{FixedLoader, HelperDeals, Made, Needs, Part, Stock};
+use waggle_protocols::{HelperDeals, Made, Needs, Part, Stock};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -251,8 +251,7 @@ impl<'a> SessionPlan<'a> {
         hooks: &mut dyn Hooks<Plan>,
     ) -> Result<Generation, Error> {
         let SessionPlan { model, terms, .. } = *self;
-        let mut loader = FixedLoader::announced(&model.frac_bits)?;
-        let weights = model.load(&terms.policy, &mut loader, Known::Nothing)?;
+        let weights = model.shapes(terms, Known::Nothing)?;
         let input = request.input();
         let mut unused = Sampler::greedy();
         Ok(generate(engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), hooks)?)
@@ -273,7 +272,7 @@ impl<'a> SessionPlan<'a> {
         let mut ledger = std::thread::scope(|scope| {
             let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, |_, _, _| Ok(())));
             let asked = opening::meet_server(&mut client, terms, options)
-                .and_then(|_| opening::ask(&mut client, request, kind));
+                .and_then(|(met, mut agreed)| opening::ask(&mut client, &met, &mut agreed, request, kind));
             let ledger = std::mem::take(client.ledger_mut());
             // The server must not wait for a client that has failed.
             drop(client);

@@ -22,7 +22,8 @@ use super::{
 };
 use crate::event;
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
-use crate::{Disclosure, Error, RangeCheck, check_ranges};
+use crate::prefix::Prefixes;
+use crate::{Disclosure, Error, PublicPrefix, RangeCheck, check_ranges};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct ModelServer {
@@ -37,6 +38,8 @@ pub struct ModelServer {
     halves_by_client: bool,
     /// Digest of the weights, computed when a pool first needs it.
     digest: OnceLock<String>,
+    /// Public tokens that were read for sessions.
+    prefixes: Prefixes,
 }
 
 /// Loads a server's model; [`ServerBuilder::default`] serves policies without learned columns, keeps no transforms
@@ -97,10 +100,11 @@ impl ServerBuilder {
             false => checkpoint.digests(&spec)?.of(&disclosed.parts),
         };
         let (frac_bits, disclosure) = (loader.frac_bits().to_vec(), Disclosure { disclosed, digests });
-        let public = PublicModel { name, spec, frac_bits, disclosure, tokenizer, template: None };
+        let public = PublicModel { name, spec, frac_bits, disclosure, tokenizer, template: None, offer: None };
         let halves = HalvesOwner::new(&mut rand::make_rng::<StdRng>());
-        let digest = OnceLock::new();
-        Ok(ModelServer { model, public, pools: None, to_helper: None, halves, halves_by_client: false, digest })
+        let (digest, prefixes) = (OnceLock::new(), Prefixes::default());
+        let (pools, to_helper, halves_by_client) = (None, None, false);
+        Ok(ModelServer { model, public, pools, to_helper, halves, halves_by_client, digest, prefixes })
     }
 }
 
@@ -157,6 +161,28 @@ impl ModelServer {
         Ok(self)
     }
 
+    /// Offers `prefix` to clients, and reads it.
+    ///
+    /// # Errors
+    /// As for a client's own prefix.
+    pub fn with_offer(mut self, prefix: Option<PublicPrefix>) -> Result<Self, Error> {
+        if let Some(prefix) = &prefix {
+            let mut terms = Terms { prefix: Some(prefix.clone()), ..Terms::default() };
+            prefix.check(&self.public.spec, &terms)?;
+            self.model(&mut terms)?;
+        }
+        self.public.offer = prefix;
+        Ok(self)
+    }
+
+    /// The model behind the public tokens of `terms`, which learn the fractional bits of its matrices.
+    fn model(&self, terms: &mut Terms) -> Result<Model<FixedWeight>, Error> {
+        match &mut terms.prefix {
+            Some(prefix) => self.prefixes.after(&self.model, prefix),
+            None => Ok(self.model.clone()),
+        }
+    }
+
     /// The public facts of the model, which clients may know.
     pub fn public(&self) -> &PublicModel {
         &self.public
@@ -184,17 +210,18 @@ impl ModelServer {
         if let Some(policy) = terms.policies().find(|policy| policy.needs_scoring_head() != learned) {
             return Err(Error::OtherColumns { learned, policy: policy.to_string() });
         }
-        let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
+        let accept = |request: &Request, kind: SessionKind, terms: &mut Terms| {
             // This check is cheap, so it precedes what takes time.
             kind.validate(request, &self.public.spec, terms, limits)?;
             // A chat asks at each of its turns, and a pool when it is spent.
             let reads = !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat);
             event::ask(watch, if reads { request.positions() } else { 0 })?;
-            self.accept(peer, request, kind, terms, begun, watch)
+            let model = self.model(terms)?;
+            Ok((model, self.accept(peer, request, kind, terms, begun, watch)?))
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, accept);
-        let (request, terms, grant) = opening::complaining(&mut channel, received)?;
-        let terms = &terms;
+        let (request, terms, (model, grant)) = opening::complaining(&mut channel, received)?;
+        let (terms, model) = (&terms, &model);
         let stock = match grant {
             Grant::Generate => None,
             Grant::Spend(spent) => {
@@ -202,14 +229,14 @@ impl ModelServer {
                 Some(correlations::spend_for_client(&mut channel, pool, &purposes)?)
             }
             Grant::Chat => {
-                let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
+                let setting = chat::Setting { public: &self.public, model, terms, bound: &request };
                 return chat::talk(channel, &setting, limits, watch);
             }
-            Grant::Fill(place) => return self.fill(channel, peer, terms, &request, *place, watch),
+            Grant::Fill(place) => return self.fill(channel, peer, model, terms, &request, *place, watch),
         };
         watch(Event::Setup);
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let weights = self.model.weights();
+        let weights = model.weights();
         let source = self.source(stock, peer);
         let ready = correlations::ready(&mut engine, &self.public, &weights, terms, &request, source, watch)?;
         // The server picks nothing: it never sees logits.
@@ -218,7 +245,7 @@ impl ModelServer {
         let mut recorder = Recorder::new(watch).showing(&request).dealing(passes);
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
-        let generation = generate(&mut engine, &self.model, request.input(), &options, next, &mut recorder);
+        let generation = generate(&mut engine, model, request.input(), &options, next, &mut recorder);
         let generation = opening::complaining(engine.channel(), generation.map_err(Error::from))?;
         let helped = helper::leave(&mut engine)?.or(helped);
         engine.channel().confirm_transcript()?;
@@ -240,7 +267,7 @@ impl ModelServer {
         let key = peer.key.as_deref();
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match kind {
-            SessionKind::Generate | SessionKind::Score => Ok(Grant::Generate),
+            SessionKind::Generate | SessionKind::Score | SessionKind::Behind(..) => Ok(Grant::Generate),
             SessionKind::Chat => Ok(Grant::Chat),
             SessionKind::Fill { part, kept } => {
                 let filled = Filled { id: PoolId::random(), part };
@@ -288,6 +315,7 @@ impl ModelServer {
         &self,
         mut channel: Channel,
         peer: &Peer,
+        model: &Model<FixedWeight>,
         terms: &Terms,
         request: &Request,
         (filled, place, purpose): (Filled, Place, Purpose),
@@ -298,8 +326,7 @@ impl ModelServer {
         watch(Event::Setup);
         let mut engine = Secure::new(channel, terms.protocol)?;
         let source = self.source(None, peer);
-        let (stock, helped) =
-            correlations::make(&mut engine, &self.model.weights(), terms, &purpose, &source, watch)?;
+        let (stock, helped) = correlations::make(&mut engine, &model.weights(), terms, &purpose, &source, watch)?;
         engine.channel().confirm_transcript()?;
         let written = unfinished.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
         correlations::keep_for_client(engine.channel(), written, &waiting)?;

@@ -15,7 +15,7 @@ use waggle_net::{LinkShape, Role};
 use waggle_protocols::Part;
 use zeroize::Zeroize;
 
-use super::{Difference, PART, PEER, PoolError, PoolId, Purpose, check_bound, hex};
+use super::{Difference, PART, PEER, PREFIX_SCALES, PoolError, PoolId, Purpose, check_bound, hex};
 use crate::request::Request;
 
 /// Most bytes of a header.
@@ -49,6 +49,13 @@ impl Header {
     /// The peer's key.
     pub(super) fn peer(&self) -> Option<&str> {
         self.facts.get(PEER).map(String::as_str)
+    }
+
+    /// Fractional bits of the matrices of public tokens; none if the pool was made without such tokens.
+    pub(super) fn prefix_scales(&self) -> Vec<u32> {
+        let scales =
+            self.facts.get(PREFIX_SCALES).map(|scales| scales.split(' ').filter_map(|bits| bits.parse().ok()));
+        scales.into_iter().flatten().collect()
     }
 
     /// Which part of a pool the file is.

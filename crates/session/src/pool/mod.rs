@@ -132,6 +132,8 @@ pub(crate) fn check_bound(bound: Lengths, request: &Request) -> Result<(), PoolE
 
 /// The name of the peer's key among the facts.
 const PEER: &str = "peer";
+/// The name of the fractional bits of public tokens' matrices among the facts.
+const PREFIX_SCALES: &str = "prefix-scales";
 /// The name of a part among the facts; a whole pool has none.
 const PART: &str = "part";
 
@@ -177,14 +179,16 @@ impl Purpose {
         let layout = serde_json::to_vec(&(units, operands)).map_err(json)?;
         let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "masks");
         let mut facts: BTreeMap<String, String> = terms.facts().into_iter().filter(|fact| !how(fact)).collect();
-        let frac_bits = model.frac_bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let scales = |bits: &[u32]| bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let of_prefix = terms.prefix.as_ref().map(|prefix| scales(&prefix.frac_bits(&model.spec)));
         for (name, value) in [
             ("model", serde_json::to_string(&model.spec).map_err(json)?),
-            ("scales", frac_bits),
+            ("scales", scales(&model.frac_bits)),
             ("layout", blake3::hash(&layout).to_hex().to_string()),
         ] {
             facts.insert(name.into(), value);
         }
+        facts.extend(of_prefix.map(|scales| (PREFIX_SCALES.to_owned(), scales)));
         facts.extend(model.disclosure.stated()?.map(|text| ("public".to_owned(), text)));
         facts.extend((texts != 1).then(|| ("texts".to_owned(), texts.to_string())));
         facts.extend(weights.map(|digest| ("weights".to_owned(), digest.to_owned())));

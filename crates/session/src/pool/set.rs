@@ -99,6 +99,11 @@ impl PoolSet {
         self.parts.first().and_then(Pool::link)
     }
 
+    /// Fractional bits of the matrices of public tokens; none if the pool was made without such tokens.
+    pub(crate) fn prefix_scales(&self) -> Vec<u32> {
+        self.parts.first().map(|pool| pool.header.prefix_scales()).unwrap_or_default()
+    }
+
     /// The last part, which tells how many parts there are.
     pub fn last(&self) -> Part {
         self.parts.last().map_or(Part::WHOLE, Pool::part)

@@ -19,6 +19,7 @@ mod parts;
 mod party;
 mod pool;
 mod pools;
+mod prefix;
 mod protocol;
 mod pruned;
 mod public;

@@ -167,7 +167,7 @@ impl<E: Select> Clustered<E> {
             }
         };
         let mixed = match scores.filter(|_| c.gather == Gather::Scores) {
-            Some(scores) => self.attend_scores(engine, layout, &choice, &scores, store)?,
+            Some(scores) => self.attend_scores(engine, layout, &choice, q, &scores, store)?,
             None => self.attend_pairs(engine, layout, &choice, q, store)?,
         };
         if let Some(rows) = choice.chosen(engine) {
@@ -214,6 +214,7 @@ impl<E: Select> Clustered<E> {
         engine: &mut E,
         layout: &Layout,
         choice: &Choice<E::Selection>,
+        q: &E::Tensor,
         scores: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
@@ -227,14 +228,15 @@ impl<E: Select> Clustered<E> {
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
         let (forced, n) = (layout.sinks + layout.tokens - layout.tail(), all.shape()[1]);
         let all = attention::capped(engine, store.soft_cap(), all.reshape(&[heads, 1, n]))?;
-        let p = attention::softmax(engine, &[all], &[vec![0..n]], store)?.remove(0).reshape(&[heads, n]);
+        let weights = attention::softmax(engine, q, &[all], &[vec![0..n]], store)?;
+        let p = weights.by_part[0].reshape(&[heads, n]);
         let chosen = p.slice(1, forced..n).reshape(&[heads, layout.wanted, size]);
         let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape), 1))?;
         let back = Granularity::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);
         let p = E::Tensor::concat(1, &[&p.slice(1, 0..layout.sinks), &back, &p.slice(1, layout.sinks..forced)]);
         let p = p.reshape(&[shape.kv_heads, shape.group(), layout.tokens]);
-        let mixed = store.mix(engine, &p)?;
-        Ok(mixed.reshape(&[heads, 1, shape.head_dim]))
+        let mixed = store.mix(engine, &p)?.reshape(&[heads, 1, shape.head_dim]);
+        weights.with_prefix(engine, mixed, store)
     }
 }
 

@@ -344,15 +344,17 @@ impl<E: Select> Policy<E> for ByScore<E> {
         let logits = store.ranked_scores(engine, &fold_heads(q, shape))?;
         let seen = store.spans(q.shape()[1], tokens);
         let scores = attention::capped(engine, store.soft_cap(), logits.clone())?;
-        let p = attention::softmax(engine, &[scores], &[seen], store)?.remove(0);
-        let mixed = store.mix(engine, &p)?;
+        let weights = attention::softmax(engine, q, &[scores], &[seen], store)?;
+        let p = weights.by_part[0].clone();
+        let mixed = unfold_heads(&store.mix(engine, &p)?, shape);
+        let mixed = weights.with_prefix(engine, mixed, store)?;
         engine.scope("eviction", |engine| {
             let p = noise.softmax(engine, layer, &logits, store)?;
             let before = self.known[layer].take();
             self.known[layer] = Some(eviction::accumulate(engine, before, &p, q.shape()[1], PerKv, shape)?);
             if eviction.at == piece.end { self.evict(engine, layer, eviction.keep, store) } else { Ok(()) }
         })?;
-        Ok(unfold_heads(&mixed, shape))
+        Ok(mixed)
     }
 
     fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {

@@ -100,7 +100,7 @@ impl Conversation {
     }
 
     pub(super) fn positions(&self, spec: &ModelSpec) -> Positions {
-        let used = self.cache.tokens();
+        let used = self.cache.position();
         let all = spec.max_positions_of(self.cache.text().filter(|_| used > 0));
         Positions { used, limit: all.min(MAX_SOFTMAX_COLUMNS).min(self.limit) }
     }

@@ -3,7 +3,7 @@
 use waggle_model::{Input, Known, Lengths, Model, Next, Passes, Sampler, generate_with};
 use waggle_mpcache::KvCache;
 use waggle_planner::{Plan, Planner};
-use waggle_protocols::{FixedLoader, FixedWeight, Needs};
+use waggle_protocols::{FixedWeight, Needs};
 
 use super::super::{MAX_PLANNING_STEPS, Request, Watch};
 use super::Setting;
@@ -32,8 +32,7 @@ pub(super) struct Rehearsal {
 impl Rehearsal {
     pub(super) fn new(setting: &Setting) -> Result<Self, Error> {
         let Setting { public, terms, .. } = setting;
-        let mut loader = FixedLoader::announced(&public.frac_bits)?;
-        let model = public.load(&terms.policy, &mut loader, Known::Nothing)?;
+        let model = public.shapes(terms, Known::Nothing)?;
         Ok(Rehearsal { model, turns: Vec::new(), cache: None, played: 0, tried: None, plan: None, steps: 0 })
     }
 
@@ -158,12 +157,7 @@ mod tests {
         ];
         for policy in policies {
             let terms = Terms { policy: policy.parse().unwrap(), ..two_phases() };
-            let model = Model::load_for(
-                &terms.policy,
-                &mut FixedLoader::announced(&public.frac_bits).unwrap(),
-                &public.spec,
-                None,
-            );
+            let model = public.shapes(&terms, Known::Nothing);
             let bound = Request::from(Lengths { prompt: 12, tokens: 6 });
             let setting = Setting { public: &public, model: &model.unwrap(), terms: &terms, bound: &bound };
             let mut goes_on = Rehearsal::new(&setting).unwrap();
@@ -184,8 +178,7 @@ mod tests {
     fn a_session_plans_a_bounded_number_of_steps() {
         let public = PublicModel::of_shape(String::new(), llama(8), Disclosed::default()).unwrap();
         let (terms, bound) = (two_phases(), Request::from(Lengths { prompt: 12, tokens: 6 }));
-        let mut loader = FixedLoader::announced(&public.frac_bits).unwrap();
-        let model = Model::load_for(&terms.policy, &mut loader, &public.spec, None).unwrap();
+        let model = public.shapes(&terms, Known::Nothing).unwrap();
         let setting = Setting { public: &public, model: &model, terms: &terms, bound: &bound };
         let mut rehearsal = Rehearsal::new(&setting).unwrap();
         rehearsal.needs(&setting, bound.lengths, &mut nobody).unwrap();
