@@ -262,6 +262,7 @@ impl Child {
             ("link", args.link.to_string()),
             ("timeout", args.timeout.as_secs_f64().to_string()),
             ("max-prompt", (lengths.prompt * request.texts()).to_string()),
+            ("max-public", usize::MAX.to_string()),
             ("max-tokens", (lengths.tokens * request.texts()).to_string()),
             ("max-draft", request.draft.as_ref().map_or(0, |draft| draft.guesses).to_string()),
             ("weight-cache", args.weight_cache.to_string()),

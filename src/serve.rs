@@ -56,6 +56,9 @@ pub(super) struct ServeArgs {
     /// Most tokens of a prompt, or of all prompts that are read side by side.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.prompt)]
     max_prompt: usize,
+    /// Most public tokens that a client may have the server read before its texts (`generate --public-prefix`).
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_public: usize,
     /// Most tokens to generate for a client, of all its texts together.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.tokens)]
     max_tokens: usize,
@@ -176,8 +179,7 @@ impl ServeArgs {
             Some(Some((first, others))) => config.terms(terms.policy(first.clone())).policies(others.to_vec()),
             _ => config.terms(terms),
         };
-        let config =
-            set!(config, self => adapter, listen, max_prompt, max_tokens, max_positions, max_draft, weight_cache);
+        let config = set!(config, self => adapter, listen, max_prompt, max_public, max_tokens, max_positions, max_draft, weight_cache);
         let config = set!(config, self => pools, max_pools, max_pools_total, queue, max_sessions_per_key, metrics);
         let config = set!(config, self.busy => session_limit, handshake_timeout, max_idle, max_idle_per_address);
         Ok(set!(config, self => timeout, halves_by_client))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::support::{LIMIT, Server, fails, join, json, read_json, succeed, synthesise, waggle};
+use crate::support::{LIMIT, Server, fail, fails, join, json, read_json, succeed, synthesise, waggle};
 use serde_json::{Value, json as value};
 
 /// Bytes each way and flows by phase and path, of what was sent at all.
@@ -46,6 +46,36 @@ fn compare(model: &str, prompt: &[u32], tokens: usize, arguments: &str) {
         tokens.iter().map(|token| token["flows"].as_u64().unwrap()).collect()
     };
     assert_eq!(flows(&run), flows(&plan), "{model} {arguments}");
+}
+
+/// A public text before the prompt: the plaintext model reads both as one text, and a plan has the bytes.
+#[test]
+fn public_text_before_a_prompt() {
+    let dir = tempfile::tempdir().unwrap();
+    let [ids, words] = ["public.json", "public.txt"].map(|name| dir.path().join(name).display().to_string());
+    std::fs::write(&ids, "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]").unwrap();
+    std::fs::write(&words, "ROMEO:\nI will ").unwrap();
+    for (arguments, policy) in [("--link lan", "full"), ("--link lan --preprocess", "snapkv:budget=0.5,window=3")] {
+        let arguments = format!("--tokens 3 --cores 40 --prefix-policy {policy} {arguments}");
+        let demo =
+            format!("demo --model shakespeare-gpt2 --prompt-ids 5,6,7 --public-prefix {ids} --check {arguments}");
+        let run = json(&mut waggle(&demo));
+        let plan = format!("plan --model shakespeare-gpt2 --prompt-len 3 --public-len 11 {arguments}");
+        let plan = json(&mut waggle(&plan));
+        assert_eq!(operations(&run), operations(&plan), "{arguments}");
+        assert_eq!((&run["options"]["public_tokens"], &plan["options"]["public_tokens"]), (&11.into(), &11.into()));
+        assert_eq!(run["token_agreement"] == 1.0, policy == "full", "{arguments}: {}", run["token_agreement"]);
+    }
+    let demo = format!("demo --model shakespeare-gpt2 --link memory --tokens 4 --public-prefix {words} --check");
+    let joined = json(waggle(&demo).args(["--prompt", "not "]));
+    assert_eq!(joined["token_agreement"], 1.0);
+    std::fs::write(&ids, "[1, -2]").unwrap();
+    let demo = format!("demo --model shakespeare-gpt2 --prompt-ids 5 --tokens 1 --public-prefix {ids}");
+    assert!(fail(&mut waggle(&demo), 1).contains("a list of token ids is expected"));
+    std::fs::write(&ids, "[1, 2000]").unwrap();
+    assert!(fail(&mut waggle(&demo), 1).contains("2000"));
+    let padded = format!("demo --model shakespeare-gpt2 --prompt O --pad-prompt --tokens 1 --public-prefix {words}");
+    assert!(fail(&mut waggle(&padded), 1).contains("takes no padding"));
 }
 
 #[test]

@@ -60,14 +60,16 @@ pub struct Limits {
     pub preprocess: Option<bool>,
     /// Most guesses in a pass; 0 allows no drafts.
     pub drafted: usize,
+    /// Most public tokens that a client may have read before its texts.
+    pub public: usize,
 }
 
 impl Default for Limits {
-    /// 1024 tokens of prompt and of text, conversations of 2048 positions, as many phases as the client likes, and
+    /// 1024 tokens of prompt, of text and before them, conversations of 2048 positions, as many phases as the client likes, and
     /// eight guesses in a pass.
     fn default() -> Self {
         let lengths = Lengths { prompt: 1024, tokens: 1024 };
-        Limits { lengths, conversation: Some(2048), drafted: 8, ..Limits::NONE }
+        Limits { lengths, conversation: Some(2048), drafted: 8, public: 1024, ..Limits::NONE }
     }
 }
 
@@ -79,6 +81,7 @@ impl Limits {
         session: None,
         preprocess: None,
         drafted: MAX_DRAFTED,
+        public: usize::MAX,
     };
 
     /// Refuses a number of phases that the server does not offer.
@@ -144,7 +147,7 @@ impl Request {
             if self.padded {
                 return Err(waggle_model::Error::PaddedPrefix.into());
             }
-            let (got, limit) = (public, limits.lengths.prompt);
+            let (got, limit) = (public, limits.public);
             if got > limit {
                 return Err(Error::Limit { what: "public tokens", got, limit });
             }

@@ -269,8 +269,13 @@ impl<'a> SessionPlan<'a> {
         let (client, server) = memory_pair(REHEARSAL);
         let mut client = Channel::new(Role::Client, client);
         let mut server = Channel::new(Role::Server, server);
+        // The plan knows what the server makes of public tokens.
+        let accept = |_: &Request, _: SessionKind, agreed: &mut Terms| {
+            agreed.prefix.clone_from(&terms.prefix);
+            Ok(())
+        };
         let mut ledger = std::thread::scope(|scope| {
-            let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, |_, _, _| Ok(())));
+            let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, accept));
             let asked = opening::meet_server(&mut client, terms, options)
                 .and_then(|(met, mut agreed)| opening::ask(&mut client, &met, &mut agreed, request, kind));
             let ledger = std::mem::take(client.ledger_mut());

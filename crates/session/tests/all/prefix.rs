@@ -61,7 +61,8 @@ fn agree(name: &str, terms: &Terms, prefix: &PublicPrefix, prompt: &[u32]) {
     assert!(server.generation.tokens.is_empty() && server.generation.logits.is_none());
     let lengths = Lengths { prompt: prompt.len(), tokens };
     let planned = SessionPlan::new(hosted.public(), &client.terms).request(lengths).run(&mut nobody).unwrap();
-    assert_eq!(untimed(&planned.outcome), untimed(&client), "{what}: the plan");
+    let random = terms.policy.random_traffic();
+    assert!(random || untimed(&planned.outcome) == untimed(&client), "{what}: the plan");
     let clusters = terms.policy.to_string().starts_with("mpcache");
     assert!(!terms.protocol.preprocess || clusters || late(&client) == 0, "{what}: made on the spot");
 }
@@ -225,7 +226,7 @@ fn what_no_prefix_can_be_is_refused_by_name() {
     let (_, client, _) = run(vec![1; 8], policy("duo:heads=1,block=2,budget=0.5"), &Limits::default());
     assert!(client.unwrap_err().to_string().contains("does not prune public tokens"));
     // A server has limits of its own.
-    let few = Limits { lengths: Lengths { prompt: 4, tokens: 8 }, ..Limits::default() };
+    let few = Limits { public: 4, ..Limits::default() };
     let (planned, client, server) = run(vec![1; 8], full(), &few);
     planned.unwrap();
     assert!(matches!(client, Err(Error::Refused { reason }) if reason.contains("public tokens")));

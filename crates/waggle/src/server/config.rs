@@ -36,6 +36,8 @@ options! {
         network: Network = Network::Loopback,
         /// Most tokens of a prompt.
         max_prompt: usize = Limits::default().lengths.prompt,
+        /// Most public tokens that a client may have read before its texts.
+        max_public: usize = Limits::default().public,
         /// Most tokens to generate for a client.
         max_tokens: usize = Limits::default().lengths.tokens,
         /// Whether clients may hold conversations.
@@ -151,6 +153,7 @@ impl ServerConfig {
             session: Some(self.session_limit),
             preprocess: self.terms.preprocess,
             drafted: self.max_draft,
+            public: self.max_public,
         }
     }
 }
