@@ -15,8 +15,10 @@
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](waggle_model::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
 //! | chat template: a [`ChatTemplate`](waggle_tokenizer::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](waggle_tokenizer::MAX_TEMPLATE_BYTES) |
-//! | request: a [`Request`] and the purpose of the session, as `postcard` writes a structure (`Message` in `party/opening.rs`). The purpose is to generate, perhaps with the logits of the prompt, to fill a part of a pool, to generate from the pool whose parts have the ids that follow, or a chat, whose turns have at most these lengths | client | 13, and what draft, part and ids take: 16 for each id of a part, or of a pool that the client has |
+//! | public tokens that the server offers: four bytes each, and the policy that prunes them, as `postcard` writes them; no message unless it offers some, whose digest it states in the handshake | server | up to 525 kB |
+//! | request: a [`Request`] and the purpose of the session, as `postcard` writes a structure (`Message` in `party/opening.rs`). The purpose is to generate, perhaps with the logits of the prompt, to fill a part of a pool, to generate from the pool whose parts have the ids that follow, or a chat, whose turns have at most these lengths | client | 13, and what draft, part and ids take: 16 for each id of a part, or of a pool that the client has; 4 for each of the client's own public tokens |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
+//! | scales of public tokens, if the texts stand behind some: fractional bits of the matrices of their keys and values, layer by layer | server | 2 for each layer |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
 //! Then come base OTs, and the generation follows. In a two-phase session ([`waggle_protocols::Options::preprocess`])

@@ -285,6 +285,8 @@ fn reason(error: &Error) -> String {
         Error::Model(waggle_model::Error::File { source, .. }) => {
             format!("a file of the server's fails: {}", source.kind())
         }
+        // Values of a text that the server reads in the clear tell about its weights.
+        Error::Model(waggle_model::Error::Engine(_)) => "the model cannot read these public tokens".into(),
         other => other.to_string(),
     }
 }
@@ -486,6 +488,14 @@ mod tests {
         let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         let told = reason(&waggle_model::Error::File { path: "/home/owner/accounts.json".into(), source }.into());
         assert_eq!(told, "a file of the server's fails: permission denied");
+    }
+
+    /// The server reads public tokens in the clear, and its errors quote values.
+    #[test]
+    fn a_client_reads_no_value_of_the_server() {
+        let source = waggle_protocols::Error::TooLarge { tensor: "keys".into(), value: 70_000.5, limit: 65_536.0 };
+        let error = waggle_model::Error::from(waggle_engine::Error::from(source));
+        assert_eq!(reason(&error.into()), "the model cannot read these public tokens");
     }
 
     fn encode(request: &Request, kind: &SessionKind) -> Vec<u8> {
