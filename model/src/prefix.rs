@@ -2,7 +2,7 @@
 
 use ndarray::{Array2, ArrayD, Ix2};
 use waggle_engine::{Select, Tensor};
-use waggle_mpcache::{Expected, PolicySpec, PrefixRows};
+use waggle_mpcache::{Expected, Held, PolicySpec, PrefixRows};
 
 use crate::chunks::{chunk_size, read};
 use crate::{Error, Input, Lengths, Model, Rows, check_lengths};
@@ -36,7 +36,7 @@ impl<W> Model<W> {
         read(engine, self, input, &mut cache, Rows::None, size, &mut |_, _| ())?;
         let Some(held) = cache.rows() else { return Err(Error::PrefixPolicy(policy.to_string())) };
         let mut layers = Vec::new();
-        for (heads, keys, values) in held {
+        for Held { heads, keys, values } in held {
             let [keys_known, values_known] = [&keys, &values].map(|x| engine.reveal(x));
             let matrix =
                 |x: ArrayD<f32>| -> Array2<f32> { x.into_dimensionality::<Ix2>().expect("rows of keys and values") };

@@ -42,6 +42,17 @@ pub struct Expected {
     pub padding: Option<Padding>,
 }
 
+/// The rows of a store that later queries see.
+#[derive(Clone, Debug)]
+pub struct Held<T> {
+    /// Heads of the layer.
+    pub heads: HeadShape,
+    /// Keys, (tokens, kv_heads * head_dim).
+    pub keys: T,
+    /// Values in the same shape.
+    pub values: T,
+}
+
 /// The reader of a layer.
 #[derive(Clone, Copy, Debug)]
 enum Attention {
@@ -208,9 +219,9 @@ impl<E: Engine> KvCache<E> {
         self.stores[self.store_of(layer)].len()
     }
 
-    /// For each store, its heads and the keys and values that later queries see, (tokens, kv_heads * head_dim) each.
-    /// `None` if heads of a store hold different tokens, or if a row stands for several tokens.
-    pub fn rows(&self) -> Option<Vec<(HeadShape, E::Tensor, E::Tensor)>> {
+    /// What later queries see of each store. `None` if heads of a store hold different tokens, or if a row stands for
+    /// several tokens.
+    pub fn rows(&self) -> Option<Vec<Held<E::Tensor>>> {
         let rows = |layer: usize| {
             // A plan runs one layer of each class, and the others would hold as much.
             let like = |other: &usize| {
@@ -225,7 +236,10 @@ impl<E: Engine> KvCache<E> {
                 Sees::All => 0,
             };
             let seen = |x: &E::Tensor| x.slice(0, start..len);
-            part.merged().is_none().then(|| (store.heads(), seen(part.keys()), seen(part.values())))
+            part.merged().is_none().then(|| {
+                let (heads, keys, values) = (store.heads(), seen(part.keys()), seen(part.values()));
+                Held { heads, keys, values }
+            })
         };
         (0..self.stores.len()).map(rows).collect()
     }

@@ -29,7 +29,7 @@ mod store;
 mod window;
 
 pub use budget::{Budget, budget};
-pub use cache::{Expected, KvCache};
+pub use cache::{Expected, Held, KvCache};
 pub use catalogue::{Listed, ListedOption, catalogue};
 pub use error::{PolicyError, UnknownValue};
 pub use family::{Facts, NamedPolicy, PolicyFamily, PolicyHelp, Setting};
