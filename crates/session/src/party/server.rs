@@ -232,7 +232,7 @@ impl ModelServer {
                 let setting = chat::Setting { public: &self.public, model, terms, bound: &request };
                 return chat::talk(channel, &setting, limits, watch);
             }
-            Grant::Fill(place) => return self.fill(channel, peer, model, terms, &request, *place, watch),
+            Grant::Fill(place) => return self.fill(channel, peer, model, (terms, &request), *place, watch),
         };
         watch(Event::Setup);
         let mut engine = Secure::new(channel, terms.protocol)?;
@@ -316,8 +316,7 @@ impl ModelServer {
         mut channel: Channel,
         peer: &Peer,
         model: &Model<FixedWeight>,
-        terms: &Terms,
-        request: &Request,
+        (terms, request): (&Terms, &Request),
         (filled, place, purpose): (Filled, Place, Purpose),
         watch: &mut Watch,
     ) -> Result<Outcome, Error> {
