@@ -64,7 +64,9 @@ fn public_text_before_a_prompt() {
         let plan = json(&mut waggle(&plan));
         assert_eq!(operations(&run), operations(&plan), "{arguments}");
         assert_eq!((&run["options"]["public_tokens"], &plan["options"]["public_tokens"]), (&11.into(), &11.into()));
-        assert_eq!(run["token_agreement"] == 1.0, policy == "full", "{arguments}: {}", run["token_agreement"]);
+        // The plaintext model reads the whole text, so pruning shows.
+        let error = run["max_abs_logit_error"].as_f64().unwrap();
+        assert_eq!(error < 0.02, policy == "full", "{arguments}: {error}");
     }
     let demo = format!("demo --model shakespeare-gpt2 --link memory --tokens 4 --public-prefix {words} --check");
     let joined = json(waggle(&demo).args(["--prompt", "not "]));
