@@ -37,8 +37,8 @@ pub(super) struct PlanArgs {
     /// Public tokens before the prompt, as of `generate --public-prefix`.
     #[arg(long, value_name = "N", default_value_t = 0)]
     public_len: usize,
-    /// The policy by which the server prunes what its model keeps of public text. The client learns how much stays, not
-    /// what.
+    /// The policy by which the server prunes what its model keeps of public text. The client learns how much stays,
+    /// not what.
     #[arg(long, value_name = "POLICY", default_value = "full", value_parser = policy)]
     prefix_policy: PolicySpec,
     /// Texts of that length that the model reads side by side, as with `classify --file` and `generate --prompts`: so

@@ -38,8 +38,8 @@ pub(super) struct PublicArgs {
     /// Needs a prompt that is not padded.
     #[arg(long, value_name = "FILE")]
     public_prefix: Option<PathBuf>,
-    /// The policy by which the server prunes what its model keeps of public text. The client learns how much stays, not
-    /// what.
+    /// The policy by which the server prunes what its model keeps of public text. The client learns how much stays,
+    /// not what.
     #[arg(long, value_name = "POLICY", default_value = "full", value_parser = policy, requires = "public_prefix")]
     prefix_policy: PolicySpec,
 }

@@ -65,8 +65,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 1024 tokens of prompt, of text and before them, conversations of 2048 positions, as many phases as the client likes, and
-    /// eight guesses in a pass.
+    /// 1024 tokens of prompt, of text and before them, conversations of 2048 positions, as many phases as the client
+    /// likes, and eight guesses in a pass.
     fn default() -> Self {
         let lengths = Lengths { prompt: 1024, tokens: 1024 };
         Limits { lengths, conversation: Some(2048), drafted: 8, public: 1024, ..Limits::NONE }

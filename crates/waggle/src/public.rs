@@ -10,7 +10,8 @@ use crate::prompt::Prompt;
 use crate::summary::Chosen;
 
 options! {
-    /// Public tokens before every text. Both parties know them, so they cost nothing: `Public::of("Answer briefly.")`.
+    /// Public tokens before every text: `Public::of("Answer briefly.")`. The server reads them in the clear, so they
+    /// cost little.
     Public {
         /// The tokens, as a text or as ids.
         text: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),

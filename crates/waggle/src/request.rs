@@ -26,8 +26,7 @@ options! {
     Request {
         /// The prompt.
         prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
-        /// Public tokens before the prompt, which the server reads in the clear. By default those that the server
-        /// offers, if it offers some.
+        /// Public tokens before the prompt, which the server reads in the clear.
         public: Option<Public> as impl Into<Option<Public>> = None,
         /// Tokens to generate.
         tokens: usize = 32,

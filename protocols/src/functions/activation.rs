@@ -9,9 +9,10 @@
 //! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another makes both selections, and
 //! a third extends what was selected to words of 64 bits. That is 20 bytes an entry online in place of 80.
 //!
-//! Comparisons before a key of the table's windows alone take fewer bytes in all: a prompt of 448 of GPT-2 small spends 4.98
-//! GB on GELU in place of 5.38, by plan. But 1.34 GB of them come online in place of 0.31, in 882 flows in place of 36. A
-//! byte online counts twice where forms are chosen, so keys of the whole range win for prompts and for single rows.
+//! Comparisons before a key of the table's windows alone take fewer bytes in all: by plan GELU takes 4.98 GB of a
+//! prompt of 448 of GPT-2 small in place of 5.38. But 1.34 GB of them come online in place of 0.31, in 882 flows in
+//! place of 36. A byte online counts twice where forms are chosen. So keys of the whole range win, for prompts and
+//! for single rows.
 //!
 //! In one phase, the number of entries decides (`choose`). Few entries over a slow link are looked up, since keys
 //! take more flows. Many entries are evaluated by keys, since these take fewer bytes.

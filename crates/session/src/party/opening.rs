@@ -171,7 +171,8 @@ impl Message {
         Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind }
     }
 
-    /// The request, its kind, and the public tokens before its texts. Fields that no client sends together are malformed.
+    /// The request, its kind, and the public tokens before its texts. Fields that no client sends together are
+    /// malformed.
     fn read(self) -> Result<(Request, SessionKind, Option<Public>), NetError> {
         let Message { prompt, tokens, stop_at_eos, pad_answer, padded, texts, draft, kind } = self;
         let (kind, public) = match kind {
