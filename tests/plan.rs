@@ -80,6 +80,16 @@ fn public_text_before_a_prompt() {
     assert!(fail(&mut waggle(&padded), 1).contains("takes no padding"));
 }
 
+/// In one phase a short row divides its terms: products of narrow words take half the ciphertext, and the keys that pack
+/// them are sent for scores anyway.
+#[test]
+fn a_short_row_mixes_no_wide_words_in_one_phase() {
+    let plan = json(&mut waggle("plan --model gpt2 --cached 128 --link lan --cores 2"));
+    let values = operations(&plan).into_iter().filter(|((_, path), _)| path.ends_with("attention/values"));
+    let bytes: u64 = values.map(|(_, [up, down, _])| up + down).sum();
+    assert!((19_000_000..19_500_000).contains(&bytes), "{bytes} bytes");
+}
+
 #[test]
 fn bundled_models() {
     for model in ["shakespeare-gpt2", "shakespeare-llama"] {

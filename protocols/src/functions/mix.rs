@@ -132,12 +132,11 @@ impl MixSize {
         let of_mixes = rounding(self.columns);
         let quotients = self.division(plans, self.rows * self.head_dim, division(of_mixes), of_mixes)?;
         let mixed = self.product(plans, ring)?.then(quotients);
-        // Whether a session has sent the keys of larger ciphertexts before depends on its order, so they count.
-        let time = |cost: Cost| {
-            let keys = cost.galois_bytes() as usize;
-            plans.options().wire_time(&cost.message(Role::Client, keys))
-        };
-        Ok((time(mixed) < time(divided)).then_some(ring))
+        // Scores take the keys of the narrow products anyway. Whether a session has sent those of larger ciphertexts
+        // before depends on its order, so they count.
+        let keys = mixed.galois_bytes() as usize;
+        let mixed = plans.options().wire_time(&mixed.message(Role::Client, keys));
+        Ok((mixed < plans.options().wire_time(&divided)).then_some(ring))
     }
 
     /// Whether these rows should be mixed before they are divided, where masks for either are made already.
