@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use waggle::{Draft, Network, Sampling, Terms};
 use waggle_engine::LogitBits;
 use waggle_model::{DEFAULT_RATE, Reveal};
-use waggle_mpcache::{Granularity, PolicySpec};
+use waggle_mpcache::{Granularity, PolicySpec, Shed};
 use waggle_net::LinkShape;
 use waggle_net::shaped::ParseShapeError;
 use waggle_ot::CotKind;
@@ -90,15 +90,25 @@ pub(super) struct PolicyArgs {
     /// share one (per-kv), or the whole layer shares one (per-layer). The same as the policy's option `select`.
     #[arg(long, value_name = "per-head|per-kv|per-layer")]
     select: Option<Granularity>,
+    /// Let rows of the prompt end at layers: `4:0.5,8:0.25` leaves half of them from layer 4 on, counted from 0, and
+    /// a quarter from layer 8 on; or `pyramidinfer`, `lazyllm`, `spatten`, `bolt`, `cipherprune`. Those that received
+    /// the most attention stay. Rotary positions are numbered anew, unless `/own` follows. The same as the policy's
+    /// option `shed`.
+    #[arg(long, value_name = "SCHEDULE")]
+    shed: Option<Shed>,
 }
 
 impl PolicyArgs {
     /// The chosen policy.
     pub(super) fn spec(&self) -> Result<PolicySpec, Error> {
-        match self.select {
-            None => Ok(self.policy.clone()),
-            Some(select) => Ok(self.policy.with("select", &select.to_string())?),
+        let mut policy = self.policy.clone();
+        if let Some(select) = self.select {
+            policy = policy.with("select", &select.to_string())?;
         }
+        if let Some(shed) = &self.shed {
+            policy = policy.with("shed", &shed.to_string())?;
+        }
+        Ok(policy)
     }
 }
 

@@ -76,6 +76,12 @@ pub enum Error {
     /// Public tokens are read under a policy whose heads hold different tokens.
     #[error("cache policy `{0}` does not prune public tokens: its heads would hold different ones")]
     PrefixPolicy(String),
+    /// Rows of the prompt were to end before the last layer where all of them are needed.
+    #[error("rows of the prompt cannot be shed: {what}")]
+    Shed {
+        /// Why not.
+        what: &'static str,
+    },
     /// The settings of a cache policy do not fit the model.
     #[error(transparent)]
     Policy(#[from] PolicyError),

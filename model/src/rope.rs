@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use ndarray::{Array2, Axis};
+use ndarray::{Array2, Axis, concatenate};
 use waggle_engine::{Engine, Tensor};
 use waggle_mpcache::KvCache;
 
@@ -19,12 +19,20 @@ pub(crate) struct Rope {
     apart: usize,
 }
 
-/// Cosines and sines of the angles, each (positions, pairs of coordinates).
-pub(crate) struct Angles {
-    pub(crate) cos: Array2<f32>,
-    pub(crate) sin: Array2<f32>,
+/// The angles of rows.
+pub(crate) struct Angles<T> {
+    turns: Turns<T>,
+    pairs: usize,
     /// The distance between the two coordinates of a pair.
     apart: usize,
+}
+
+/// Cosines and sines, (rows, pairs of coordinates) each.
+enum Turns<T> {
+    /// Those of positions that both parties know: cosines, sines.
+    Public(Array2<f32>, Array2<f32>),
+    /// Those of positions that nobody knows: cosines, sines and the negated sines, side by side.
+    Shared(T),
 }
 
 impl Rope {
@@ -42,12 +50,11 @@ impl Rope {
         Rope { frequencies: of(false), long, factor, apart }
     }
 
-    /// The angles of the `count` positions that come next in `cache`.
+    /// The angles of the `count` positions from `start` on in each text of `cache`.
     ///
     /// If long texts have frequencies of their own, the length of the whole text decides which frequencies are used.
     /// This length is public and was stated before the first token, so cached keys keep their angles.
-    pub(crate) fn of<E: Engine>(&self, cache: &KvCache<E>, count: usize) -> Angles {
-        let start = cache.position();
+    pub(crate) fn of<E: Engine>(&self, cache: &KvCache<E>, start: usize, count: usize) -> Angles<E::Tensor> {
         let text = cache.text().unwrap_or(start + count);
         let frequencies = match &self.long {
             Some((short, long)) if text > *short => long,
@@ -56,18 +63,39 @@ impl Rope {
         // The product is rounded to f32 as in the original. At large positions the rounding is visible.
         let angle = |(t, i): (usize, usize)| f64::from((start + t % count) as f32 * frequencies[i]);
         let shape = (cache.texts() * count, frequencies.len());
-        Angles {
-            cos: Array2::from_shape_fn(shape, |at| angle(at).cos() as f32 * self.factor),
-            sin: Array2::from_shape_fn(shape, |at| angle(at).sin() as f32 * self.factor),
-            apart: self.apart,
-        }
+        let cos = Array2::from_shape_fn(shape, |at| angle(at).cos() as f32 * self.factor);
+        let sin = Array2::from_shape_fn(shape, |at| angle(at).sin() as f32 * self.factor);
+        Angles { turns: Turns::Public(cos, sin), pairs: frequencies.len(), apart: self.apart }
     }
 }
 
-impl Angles {
+impl<T: Tensor> Angles<T> {
     /// The angles of these rows alone.
     pub(crate) fn of_rows(&self, rows: &[usize]) -> Self {
-        Angles { cos: self.cos.select(Axis(0), rows), sin: self.sin.select(Axis(0), rows), ..*self }
+        let turns = match &self.turns {
+            Turns::Public(cos, sin) => Turns::Public(cos.select(Axis(0), rows), sin.select(Axis(0), rows)),
+            Turns::Shared(all) => {
+                let all: Vec<T> = rows.iter().map(|row| all.slice(0, *row..row + 1)).collect();
+                Turns::Shared(T::concat(0, &all.iter().collect::<Vec<_>>()))
+            }
+        };
+        Angles { turns, ..*self }
+    }
+
+    /// Cosines, sines and the negated sines side by side, (rows, 3 pairs), so that they can be moved with their rows.
+    pub(crate) fn shared<E: Engine<Tensor = T>>(&self, engine: &mut E) -> T {
+        match &self.turns {
+            Turns::Public(cos, sin) => {
+                let all = concatenate![Axis(1), cos.view(), sin.view(), sin.mapv(|x| -x).view()];
+                engine.public(&all.into_dyn())
+            }
+            Turns::Shared(all) => all.clone(),
+        }
+    }
+
+    /// The angles of other rows, from what [`shared`](Angles::shared) gave for them.
+    pub(crate) fn moved(&self, shared: T) -> Self {
+        Angles { turns: Turns::Shared(shared), ..*self }
     }
 }
 
@@ -76,19 +104,44 @@ impl Angles {
 pub(crate) fn turn<E: Engine>(
     engine: &mut E,
     x: &E::Tensor,
-    angles: &Angles,
+    angles: &Angles<E::Tensor>,
 ) -> Result<E::Tensor, waggle_engine::Error> {
-    let (d, pairs, apart) = (x.shape()[2], angles.cos.ncols(), angles.apart);
+    let (d, pairs, apart) = (x.shape()[2], angles.pairs, angles.apart);
     let end = apart + pairs;
     engine.scope("rope", |e| {
         if 2 * pairs == d {
-            return e.rope(x, &angles.cos, &angles.sin);
+            return rotate(e, x, &angles.turns);
         }
         let turning = E::Tensor::concat(2, &[&x.slice(2, 0..pairs), &x.slice(2, apart..end)]);
-        let turned = e.rope(&turning, &angles.cos, &angles.sin)?;
+        let turned = rotate(e, &turning, &angles.turns)?;
         let [first, second] = [turned.slice(2, 0..pairs), turned.slice(2, pairs..2 * pairs)];
         Ok(E::Tensor::concat(2, &[&first, &x.slice(2, pairs..apart), &second, &x.slice(2, end..d)]))
     })
+}
+
+/// Rotates the halves of the last axis of `x` (count, heads, 2 pairs), as [`Engine::rope`] does.
+fn rotate<E: Engine>(
+    engine: &mut E,
+    x: &E::Tensor,
+    turns: &Turns<E::Tensor>,
+) -> Result<E::Tensor, waggle_engine::Error> {
+    let all = match turns {
+        Turns::Public(cos, sin) => return engine.rope(x, cos, sin),
+        Turns::Shared(all) => all,
+    };
+    let [count, heads, d] = x.shape()[..] else { panic!("heads of shape {:?}", x.shape()) };
+    let pairs = d / 2;
+    let factor = |of: usize| {
+        let one = all.slice(1, of * pairs..(of + 1) * pairs).reshape(&[count, 1, pairs]);
+        E::Tensor::concat(1, &vec![&one; heads])
+    };
+    let [cos, sin, negated] = [factor(0), factor(1), factor(2)];
+    let swapped = E::Tensor::concat(2, &[&x.slice(2, pairs..d), &x.slice(2, 0..pairs)]);
+    // Both products of every coordinate, in the flows of one.
+    let left = E::Tensor::concat(2, &[x, &swapped]);
+    let right = E::Tensor::concat(2, &[&cos, &cos, &negated, &sin]);
+    let products = engine.mul(&left, &right)?;
+    engine.add(&products.slice(2, 0..d), &products.slice(2, d..2 * d))
 }
 
 /// The frequencies for heads of `head_dim`, stretched by `scaling`: those of long texts if `long` is true, and

@@ -265,9 +265,13 @@ impl ModelSpec {
     /// Refuses a cache policy whose settings do not fit the model, or that has no layer to act on.
     pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
         let layers = self.attention();
-        if self.is_encoder() && *policy != PolicySpec::default() {
+        if self.is_encoder() && !policy.keeps_all() {
             return Err(Error::Encoder { what: "a cache policy" });
         }
+        if policy.shed().is_some() && self.fills_mask() {
+            return Err(Error::Shed { what: "the row of the mask might end" });
+        }
+        policy.check_shed(layers.windows.len())?;
         if *policy != PolicySpec::default() {
             self.check_shared(policy.name())?;
         }

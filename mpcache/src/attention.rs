@@ -35,8 +35,8 @@ impl<T> Attended<T> {
 ///
 /// [`weighted`] also returns the weights of the mix. Long rows cost less without them.
 pub fn attend<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
-    if store.prefix_in_view(q.shape()[1]).is_some() {
-        // The mix of public values is a product of its own, which takes probabilities.
+    // The mix of public values is a product of its own, which takes probabilities. So do votes.
+    if store.prefix_in_view(q.shape()[1]).is_some() || store.notes() {
         return Ok(weighted(engine, q, store)?.output);
     }
     let (scores, seen) = scored(engine, q, store)?;
@@ -56,6 +56,7 @@ pub fn weighted<E: Engine>(
 ) -> Result<Attended<E::Tensor>, Error> {
     let (scores, seen) = scored(engine, q, store)?;
     let weights = softmax(engine, q, &scores, &seen, store)?;
+    store.note(&weights.by_part);
     let mixed = store.mix_each(engine, &weights.by_part)?;
     let output = weights.with_prefix(engine, unfold_heads(&store.in_order(0, mixed), store.heads()), store)?;
     Ok(Attended { output, by_part: weights.by_part })

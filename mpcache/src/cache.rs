@@ -3,11 +3,18 @@
 use ndarray::ArrayD;
 use waggle_engine::{Ceiling, Engine, Error, Select, Tensor};
 
+use crate::shed::{Cut, GoOn, Gone, go_on};
 use crate::store::Sees;
-use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, Prefix, ScoreSource, Store, attention, window};
+use crate::{
+    Budget, HeadShape, Layers, Padding, Policy, PolicySpec, Prefix, ScoreSource, Shed, ShedPositions, Step, Store,
+    attention, window,
+};
 
 /// A layer with a window of n tokens has the class `WINDOWED` + n, which is above the classes of all policies.
 const WINDOWED: usize = 1 << 20;
+
+/// Layers with other rows of the prompt have classes that differ by a multiple of this, which is above all windows.
+const SHED: usize = 1 << 40;
 
 /// The cache of one generation: a store per layer and the policy that reads the stores. A layer with a window is read
 /// through its window. The policy reads the other layers and knows them as layers 0, 1, ... The last layers may have
@@ -24,6 +31,35 @@ pub struct KvCache<E: Engine> {
     texts: usize,
     /// The number of public tokens before each text.
     before: usize,
+    sheds: Option<Sheds<E>>,
+}
+
+/// What a cache does where rows of the prompt end.
+struct Sheds<E: Engine> {
+    steps: Vec<Step>,
+    positions: ShedPositions,
+    go_on: GoOn<E>,
+    /// For each text, where the rows of the current pass stand in it, if some have ended. Known where the engine sees
+    /// its values.
+    places: Option<Vec<Vec<usize>>>,
+}
+
+impl<E: Engine> Clone for Sheds<E> {
+    fn clone(&self) -> Self {
+        Sheds { steps: self.steps.clone(), places: self.places.clone(), ..*self }
+    }
+}
+
+/// What ends before a layer, of the rows of each text that are in the pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shedding {
+    cut: Cut,
+    /// The number of rows that go on, which may be 0 in a piece of a prompt.
+    pub keep: usize,
+    /// The rotary position that the first of them takes, unless each keeps its own. The others follow it.
+    pub position: usize,
+    /// Whether each row keeps its own rotary position.
+    pub own: bool,
 }
 
 /// What a cache is told of a text before the first token. All but the amount of padding is public.
@@ -73,7 +109,19 @@ impl<E: Select> KvCache<E> {
     pub fn new(layers: &Layers, spec: &PolicySpec) -> Self {
         assert!(layers.take(spec), "cache policy `{spec}` has no layer to prune");
         let policy = spec.build(layers.pruned().max(1), layers.all_heads(layers.pruned_heads()));
-        KvCache { can_roll_back: spec.can_roll_back(), ..Self::with_policy(layers, policy) }
+        let cache = KvCache { can_roll_back: spec.can_roll_back(), ..Self::with_policy(layers, policy) };
+        cache.shedding(spec.shed())
+    }
+
+    /// States, before the first token, where rows of the prompt end.
+    pub fn shedding(self, shed: Option<&Shed>) -> Self {
+        let sheds = shed.map(|shed| Sheds {
+            steps: shed.steps(self.stores.len()),
+            positions: shed.positions(),
+            go_on: go_on::<E>,
+            places: None,
+        });
+        KvCache { sheds, ..self }
     }
 }
 
@@ -108,6 +156,7 @@ impl<E: Engine> KvCache<E> {
             expected: Expected::default(),
             texts: layers.texts,
             before: 0,
+            sheds: None,
         }
     }
 
@@ -116,7 +165,8 @@ impl<E: Engine> KvCache<E> {
     pub fn fork(&self) -> Option<Self> {
         let stores = self.stores.iter().map(Store::fork).collect::<Option<_>>()?;
         let (attention, shared, expected) = (self.attention.clone(), self.shared.clone(), self.expected.clone());
-        Some(KvCache { stores, attention, shared, policy: self.policy.fork()?, expected, ..*self })
+        let sheds = self.sheds.clone();
+        Some(KvCache { stores, attention, shared, policy: self.policy.fork()?, expected, sheds, ..*self })
     }
 
     /// States, before the first token, that the public tokens of `prefix` come before each text.
@@ -136,15 +186,24 @@ impl<E: Engine> KvCache<E> {
     /// If tokens have come.
     pub fn expect(&mut self, expected: Expected) {
         assert_eq!(self.tokens(), 0, "a cache is told before the first token what to expect");
-        for (store, attention) in self.stores.iter_mut().zip(&self.attention) {
-            if let Some(prompt) = expected.prompt {
+        let left: Vec<Option<usize>> =
+            (0..self.stores.len()).map(|layer| expected.prompt.map(|prompt| self.rows_left(layer, prompt))).collect();
+        let first = self.sheds.as_ref().and_then(|sheds| sheds.steps.first()).map_or(usize::MAX, |step| step.layer);
+        for (layer, (store, attention)) in self.stores.iter_mut().zip(&self.attention).enumerate() {
+            if let Some(prompt) = left[layer] {
                 store.expect_prompt(prompt);
             }
             // After a prefix values are mixed by probabilities, which take no wider masks in longer texts.
             if let Some(text) = expected.text.filter(|_| store.prefix().is_none()) {
-                store.expect_text(text);
+                let ended = expected.prompt.zip(left[layer]).map_or(0, |(prompt, left)| prompt - left);
+                store.expect_text(text - ended);
             }
             let Some(padding) = &expected.padding else { continue };
+            if layer >= first {
+                // It is told of padding that goes on when rows end.
+                store.hide(padding.tokens.as_ref().map(|_| vec![0..0; self.texts]));
+                continue;
+            }
             let place = |tokens: &usize| match (attention, expected.prompt) {
                 (Attention::Whole, Some(prompt)) => prompt - tokens..prompt,
                 _ => 0..*tokens,
@@ -196,7 +255,11 @@ impl<E: Engine> KvCache<E> {
 
     /// The class of `layer`. Layers of one class cost the same, see [`Policy::layer_class`].
     pub fn layer_class(&self, layer: usize) -> usize {
-        match self.attention[self.store_of(layer)] {
+        let steps = self.sheds.as_ref().map_or(&[][..], |sheds| &sheds.steps);
+        let (before, votes) =
+            (steps.iter().filter(|step| step.layer <= layer).count(), steps.iter().any(|step| step.layer == layer + 1));
+        let of_rows = SHED * (2 * before + usize::from(votes));
+        of_rows + match self.attention[self.store_of(layer)] {
             Attention::Policy(index) => self.policy.layer_class(index),
             Attention::Window(window) => WINDOWED + window,
             Attention::Whole => 0,
@@ -292,6 +355,82 @@ impl<E: Engine> KvCache<E> {
     fn extend(&mut self, layer: usize, k: &E::Tensor, v: &E::Tensor) {
         self.leave(layer, true);
         self.stores[layer].append(&beside(k, self.texts), &beside(v, self.texts));
+        let (tokens, texts) = (self.tokens(), self.texts);
+        let Some(sheds) = &mut self.sheds else { return };
+        if layer == 0 {
+            sheds.places = None;
+            return;
+        }
+        let (fresh, positions) = (self.stores[layer].fresh(), &mut self.stores[layer].positions);
+        if let Some(positions) = positions {
+            let latest = || vec![(tokens - fresh..tokens).collect(); texts];
+            positions.stand_at(&sheds.places.clone().unwrap_or_else(latest));
+        }
+    }
+
+    /// The number of rows of a prompt of `prompt` tokens that the layer `layer` computes.
+    fn rows_left(&self, layer: usize, prompt: usize) -> usize {
+        let steps = self.sheds.as_ref().map_or(&[][..], |sheds| &sheds.steps);
+        let steps = steps.iter().take_while(|step| step.layer <= layer);
+        steps.fold(prompt, |left, step| Budget::Share(step.share).of(prompt).min(left))
+    }
+
+    /// What ends before `layer` of the tokens that came last, if that layer is to see fewer rows of the prompt than
+    /// the layer before it. Both parties know.
+    pub fn sheds(&self, layer: usize) -> Option<Shedding> {
+        let sheds = self.sheds.as_ref()?;
+        let step = sheds.steps.iter().find(|step| step.layer == layer)?;
+        let piece = self.stores[layer - 1].piece();
+        let (all, prompt) = (piece.prompt, self.stores[0].piece().prompt);
+        let target = Budget::Share(step.share).of(prompt).min(all);
+        if !piece.in_prompt() || target == all {
+            return None;
+        }
+        // Counted from the end, so that the last row of all goes on.
+        let left = |end: usize| target - (target * (all - end)).div_ceil(all);
+        let (from, to) = (left(piece.end - piece.new), left(piece.end));
+        let causal = !matches!(self.attention[layer], Attention::Whole);
+        Some(Shedding {
+            cut: Cut::new(piece.new, to - from, causal),
+            keep: to - from,
+            position: self.before + prompt - target + from,
+            own: sheds.positions == ShedPositions::Own,
+        })
+    }
+
+    /// The rows of `x` (texts * rows, width) that go on to `layer`, in their order: (texts * keep, width).
+    ///
+    /// # Panics
+    /// If no rows end before `layer`, or if its predecessor has not attended.
+    pub fn go_on(&mut self, engine: &mut E, layer: usize, x: &E::Tensor) -> Result<E::Tensor, Error> {
+        let Shedding { cut, keep, .. } = self.sheds(layer).expect("rows end before this layer");
+        let voters = &mut self.stores[layer - 1];
+        let (p, real, whole) = (voters.take_noted(), voters.real(cut.rows), cut.whole());
+        let HeadShape { heads, kv_heads, head_dim } = voters.heads();
+        let one = HeadShape { heads: heads / self.texts, kv_heads: kv_heads / self.texts, head_dim };
+        let tokens = self.tokens();
+        let sheds = self.sheds.as_mut().expect("rows end before this layer");
+        let p = p.expect("weights were noted in the layer before");
+        let Gone { rows, which } = (sheds.go_on)(engine, &cut, &p, one, real.as_ref(), x)?;
+        if let Some(which) = which {
+            let before = sheds.places.take().unwrap_or_else(|| vec![(tokens - cut.rows..tokens).collect(); self.texts]);
+            let of_text = |(places, which): (Vec<usize>, Vec<usize>)| which.into_iter().map(|i| places[i]).collect();
+            sheds.places = Some(before.into_iter().zip(which).map(of_text).collect());
+        }
+        let next = sheds.steps.iter().map(|step| step.layer).find(|step| *step > layer);
+        if let Some(real) = real {
+            // Padding ranks last, so as much of it goes on as there is room for. It stays at its end of the text.
+            let hidden = real.map(|real| {
+                real.rows().into_iter().map(|row| keep.saturating_sub(row.iter().filter(|real| **real).count())).collect()
+            });
+            let hidden: Option<Vec<usize>> = hidden;
+            for store in &mut self.stores[layer..next.unwrap_or(usize::MAX).min(self.attention.len())] {
+                let seen = store.seen();
+                let place = |n: &usize| if whole { seen + keep - n..seen + keep } else { seen..seen + n };
+                store.hide(hidden.as_ref().map(|hidden| hidden.iter().map(place).collect()));
+            }
+        }
+        Ok(rows)
     }
 
     /// Evicts from the store of `layer` the tokens that have left its window, unless tokens may be taken back.
@@ -364,8 +503,12 @@ impl<E: Engine> KvCache<E> {
 
     /// [`attend`](KvCache::attend) on the store of an earlier layer, which has these tokens already.
     pub fn attend_again(&mut self, engine: &mut E, layer: usize, q: &E::Tensor) -> Result<E::Tensor, Error> {
+        let voters = self.sheds(layer + 1).map(|sheds| sheds.cut.voters());
         let (texts, rows, layer) = (self.texts, q.shape()[1], self.store_of(layer));
         let store = &mut self.stores[layer];
+        if let Some(voters) = voters {
+            store.ask_for_weights(voters);
+        }
         let HeadShape { heads, head_dim, .. } = store.heads();
         let mixed = match self.attention[layer] {
             Attention::Policy(index) => self.policy.attend(engine, index, q, store)?,

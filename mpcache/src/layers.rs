@@ -54,8 +54,9 @@ impl Layers {
 
     /// Whether the layers can be read by `policy`. The policy `full` needs no layer to act on, so it is always
     /// possible. Other policies need a layer that sees all tokens. They act neither on an encoder nor on a model
-    /// whose later layers read keys and values of an earlier layer.
+    /// whose later layers read keys and values of an earlier layer. Nor do rows of a prompt end before such a layer.
     pub fn take(&self, policy: &PolicySpec) -> bool {
-        *policy == PolicySpec::default() || (self.causal && self.pruned() > 0 && self.shared.is_empty())
+        let own = self.shared.is_empty();
+        policy.keeps_all() && (own || policy.shed().is_none()) || (self.causal && self.pruned() > 0 && own)
     }
 }

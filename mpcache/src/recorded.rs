@@ -24,6 +24,15 @@ impl Positions {
         self.kept.iter_mut().for_each(|row| row.extend(from..to));
     }
 
+    /// Records that the latest tokens stand at `places` in each text, where the heads of a text follow one another.
+    pub(crate) fn stand_at(&mut self, places: &[Vec<usize>]) {
+        let of_text = self.kept.len() / places.len();
+        for (row, places) in self.kept.iter_mut().zip(places.iter().flat_map(|text| vec![text; of_text])) {
+            let known = row.len() - places.len();
+            row[known..].copy_from_slice(places);
+        }
+    }
+
     /// Records that the last `dropped` tokens are taken back.
     pub(crate) fn roll_back(&mut self, dropped: usize) {
         self.kept.iter_mut().for_each(|row| row.truncate(row.len() - dropped));

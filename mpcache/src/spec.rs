@@ -11,7 +11,10 @@ use crate::family::{Facts, Parsed, Settings};
 use crate::options::PolicyText;
 use crate::policies::{BuiltIn, Full};
 use crate::registry::{self, Registered};
-use crate::{HeadShape, Policy, PolicyError, PolicyFamily, PolicyHelp, Setting};
+use crate::{HeadShape, Policy, PolicyError, PolicyFamily, PolicyHelp, Setting, Shed, UnknownValue};
+
+/// The key of the option that every policy takes.
+const SHED: &str = "shed";
 
 /// A policy by name, with its options: one of this crate or a [registered](crate::Registration) one of another crate.
 /// Public, because two parties agree on it. A value of this type is always a valid policy.
@@ -21,6 +24,7 @@ pub struct PolicySpec {
     options: BTreeMap<&'static str, String>,
     stated: Vec<Setting>,
     settings: Family,
+    shed: Option<Shed>,
 }
 
 /// The settings of a policy that has a name.
@@ -49,7 +53,7 @@ impl Default for PolicySpec {
     fn default() -> Self {
         const FULL: PolicyHelp = Full::POLICIES[0].help();
         let settings = Family::BuiltIn(BuiltIn::Full(Full));
-        PolicySpec { policy: FULL, options: BTreeMap::new(), stated: Vec::new(), settings }
+        PolicySpec { policy: FULL, options: BTreeMap::new(), stated: Vec::new(), settings, shed: None }
     }
 }
 
@@ -89,6 +93,7 @@ impl PolicySpec {
     pub fn with(&self, key: &str, value: &str) -> Result<Self, PolicyError> {
         let mut options: BTreeMap<String, String> =
             self.options.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+        options.extend(self.shed.iter().map(|shed| (SHED.to_owned(), shed.to_string())));
         options.insert(key.to_owned(), value.to_owned());
         Self::new(PolicyText { name: self.name(), options })
     }
@@ -98,9 +103,24 @@ impl PolicySpec {
         self.policy.keys.contains(&key)
     }
 
+    /// The rows that a prompt sheds from layer to layer, if it sheds some: the option `shed`, which every policy takes.
+    pub fn shed(&self) -> Option<&Shed> {
+        self.shed.as_ref()
+    }
+
+    /// Whether a layer keeps every token that it has seen: the policy is `full`. With [`shed`](PolicySpec::shed),
+    /// later layers see fewer.
+    pub fn keeps_all(&self) -> bool {
+        self.settings == Family::BuiltIn(BuiltIn::Full(Full))
+    }
+
     /// The facts that follow from the settings.
     pub fn facts(&self) -> Facts {
-        self.settings.settings().facts()
+        let mut facts = self.settings.settings().facts();
+        if self.shed.is_some() {
+            facts.shows.push_str("; how many rows of the prompt each layer computes");
+        }
+        facts
     }
 
     /// Whether only engines that see their values can run the policy.
@@ -137,6 +157,18 @@ impl PolicySpec {
         self.settings.settings().check(layers, shape)
     }
 
+    /// Refuses rows that end at a layer that a model of `layers` layers does not have.
+    ///
+    /// # Errors
+    /// [`PolicyError::Layer`].
+    pub fn check_shed(&self, layers: usize) -> Result<(), PolicyError> {
+        let last = self.shed.as_ref().and_then(|shed| shed.steps(layers).last().map(|step| step.layer));
+        match last.filter(|layer| *layer >= layers) {
+            Some(layer) => Err(PolicyError::Layer { policy: self.name(), key: SHED, layer, layers }),
+            None => Ok(()),
+        }
+    }
+
     /// A number of tokens: the policy evicts after each chunk of this length of the prompt, see
     /// [`Policy::prefill_chunk`].
     pub fn prefill(&self) -> Option<usize> {
@@ -163,12 +195,22 @@ impl PolicySpec {
         }
     }
 
-    fn new(PolicyText { name, options }: PolicyText) -> Result<Self, PolicyError> {
+    fn new(PolicyText { name, mut options }: PolicyText) -> Result<Self, PolicyError> {
+        let shed = options.remove(SHED);
         let built_in = BuiltIn::parse(name, &options).map(|parsed| parsed.map(|parsed| parsed.map(Family::BuiltIn)));
         let registered = || Some(registry::parse(name, &options)?.map(|parsed| parsed.map(Family::Registered)));
         let unknown = || Err(PolicyError::Name { name: name.into(), known: Self::known().collect() });
-        let Parsed { policy, options, stated, settings } = built_in.or_else(registered).unwrap_or_else(unknown)?;
-        Ok(PolicySpec { policy, options, stated, settings })
+        let Parsed { policy, options, mut stated, settings } = built_in.or_else(registered).unwrap_or_else(unknown)?;
+        let refused = |value: String, error: UnknownValue| PolicyError::Value {
+            policy: policy.name,
+            key: SHED,
+            value,
+            expected: error.expected,
+        };
+        let read = |text: String| text.parse::<Shed>().map_err(|error| refused(text, error));
+        let shed = shed.map(read).transpose()?;
+        stated.extend(shed.iter().map(|shed| Setting { key: SHED, value: shed.to_string() }));
+        Ok(PolicySpec { policy, options, stated, settings, shed })
     }
 }
 
@@ -183,7 +225,9 @@ impl FromStr for PolicySpec {
 impl fmt::Display for PolicySpec {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(self.name())?;
-        for (i, (key, value)) in self.options.iter().enumerate() {
+        let shed = self.shed.iter().map(|shed| (SHED, shed.to_string()));
+        let options = self.options.iter().map(|(key, value)| (*key, value.clone()));
+        for (i, (key, value)) in options.chain(shed).enumerate() {
             write!(f, "{}{key}={value}", if i == 0 { ':' } else { ',' })?;
         }
         Ok(())
@@ -259,6 +303,20 @@ mod tests {
         ] {
             assert_eq!(text.parse::<PolicySpec>().unwrap_err().to_string(), message);
         }
+    }
+
+    #[test]
+    fn every_policy_sheds() {
+        for spec in PolicySpec::examples() {
+            let sheds = spec.with(SHED, "4:0.5,8:0.25").unwrap();
+            assert_eq!(sheds.to_string().parse(), Ok(sheds.clone()));
+            assert!(sheds.to_string().ends_with("shed=4:0.5+8:0.25"), "{sheds}");
+            assert_eq!((sheds.keeps_all(), sheds == spec), (spec.name() == "full", false));
+            assert_eq!(sheds.with(SHED, "bolt").unwrap().shed(), Some(&"bolt".parse().unwrap()));
+            assert!(sheds.check_shed(9).is_ok());
+            assert!(matches!(sheds.check_shed(8), Err(PolicyError::Layer { key: SHED, layer: 8, .. })));
+        }
+        assert!(matches!("full:shed=8:0.5+4:0.25".parse::<PolicySpec>(), Err(PolicyError::Value { key: SHED, .. })));
     }
 
     #[test]

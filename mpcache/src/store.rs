@@ -61,6 +61,8 @@ pub struct Store<E: Engine> {
     /// The sink of each query head, (kv_heads, group), if the layer has sinks.
     sinks: Option<E::Tensor>,
     pub(crate) positions: Option<Positions>,
+    /// The number of the latest queries whose weights are to be noted, and these weights once they are known.
+    noted: Option<(usize, Option<E::Tensor>)>,
 }
 
 impl<E: Engine> Store<E> {
@@ -99,6 +101,7 @@ impl<E: Engine> Store<E> {
             soft_cap,
             sinks: None,
             positions: E::CLEAR.then(|| Positions::new(shape.kv_heads)),
+            noted: None,
         }
     }
 
@@ -106,7 +109,7 @@ impl<E: Engine> Store<E> {
     pub(crate) fn fork(&self) -> Option<Self> {
         let parts = self.parts.iter().map(Part::fork).collect::<Option<_>>()?;
         let (hidden, sinks, positions) = (self.hidden.clone(), self.sinks.clone(), self.positions.clone());
-        Some(Store { parts, prefix: self.prefix.clone(), hidden, sinks, positions, ..*self })
+        Some(Store { parts, prefix: self.prefix.clone(), hidden, sinks, positions, noted: self.noted.clone(), ..*self })
     }
 
     /// The bound at which scores are capped before a softmax, if they are capped. Scores that rank tokens are not
@@ -209,6 +212,45 @@ impl<E: Engine> Store<E> {
     /// Whether some tokens, and so their scores, may be hidden.
     pub(crate) fn may_hide(&self) -> bool {
         self.hidden.is_some()
+    }
+
+    /// For each text, which of the latest `rows` tokens are not hidden: `None` if none may be, and `Some(None)` where
+    /// only the other party knows them.
+    pub(crate) fn real(&self, rows: usize) -> Option<Option<Array2<bool>>> {
+        let hidden = self.hidden.as_ref()?;
+        let first = self.seen - rows;
+        let is_real = |(text, row): (usize, usize)| !hidden[text].iter().any(|tokens| tokens.contains(&(first + row)));
+        Some((!hidden.is_empty()).then(|| Array2::from_shape_fn((self.texts, rows), is_real)))
+    }
+
+    /// Asks for the weights of the last `queries` queries in the attention that comes next.
+    pub(crate) fn ask_for_weights(&mut self, queries: usize) {
+        self.noted = Some((queries, None));
+    }
+
+    /// Whether weights were asked for.
+    pub(crate) fn notes(&self) -> bool {
+        self.noted.is_some()
+    }
+
+    /// Notes what was asked for of the weights of a pass, `by_part` (kv_heads, group * rows, tokens), of the tokens
+    /// that are new.
+    pub(crate) fn note(&mut self, by_part: &[E::Tensor]) {
+        let Some((queries, _)) = &self.noted else { return };
+        let (queries, group, fresh) = (*queries, self.shape.group(), self.fresh);
+        let last = |p: &E::Tensor| {
+            let [heads, rows, tokens] = p.shape()[..] else { panic!("weights of shape {:?}", p.shape()) };
+            let last = p.reshape(&[heads * group, rows / group, tokens]).slice(1, rows / group - queries..rows / group);
+            last.slice(2, tokens - fresh..tokens).reshape(&[heads, group * queries, fresh])
+        };
+        let last = by_part.iter().map(last).collect();
+        let last = self.in_order(0, last);
+        self.noted = Some((queries, Some(last)));
+    }
+
+    /// The weights that were asked for, (kv_heads, group * queries, new tokens).
+    pub(crate) fn take_noted(&mut self) -> Option<E::Tensor> {
+        self.noted.take()?.1
     }
 
     /// States that the prompt has `tokens` tokens. The prompt may come in pieces.

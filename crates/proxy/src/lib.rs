@@ -52,7 +52,6 @@ use waggle::{
 };
 use waggle_files::{Forbidden, at, others_may};
 use waggle_model::{Lengths, Reveal};
-use waggle_mpcache::PolicySpec;
 use waggle_net::KeyError;
 use waggle_session::party::{ClientOptions, Open, PublicModel, Terms};
 
@@ -192,7 +191,7 @@ impl ProxyConfig {
         }
         listener.set_nonblocking(true).map_err(bad)?;
         let terms = self.client.terms.over(self.client.network)?;
-        if self.pad_prompt.is_some() && terms.policy != PolicySpec::default() {
+        if self.pad_prompt.is_some() && !terms.policy.keeps_all() {
             return Err(waggle_model::Error::PaddedPolicy(terms.policy.to_string()).into());
         }
         let (model, terms, open) = self.meet(&terms)?;

@@ -11,7 +11,6 @@ use std::sync::mpsc::Receiver;
 
 use waggle::Error;
 use waggle_model::{Lengths, check_lengths};
-use waggle_mpcache::PolicySpec;
 
 use crate::Shared;
 use crate::api::{Completion, Talk};
@@ -165,7 +164,7 @@ impl Worker {
         let policy = &self.sessions.terms.policy;
         let most = if policy.side_by_side() { self.sessions.config.texts.max(1) } else { 1 };
         // Texts of one kind share a pass. Under most policies their prompts must also have one length.
-        let padded = *policy == PolicySpec::default();
+        let padded = policy.keeps_all();
         while texts.len() < most
             && let Some(more) = self.arrived()
         {

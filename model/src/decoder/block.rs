@@ -9,15 +9,15 @@ use crate::rope::{Angles, turn};
 use crate::style::{Mlp, Norms, QkNorm, Role, Style, Values};
 
 /// A layer during a pass.
-pub(super) struct Block<'a, W> {
+pub(super) struct Block<'a, W, T> {
     pub(super) style: &'a Style,
     pub(super) layer: &'a Layer<W>,
     pub(super) index: usize,
     /// The angles of the new positions, if queries and keys have a rotary embedding.
-    pub(super) angles: Option<&'a Angles>,
+    pub(super) angles: Option<&'a Angles<T>>,
 }
 
-impl<W> Block<'_, W> {
+impl<W, T: Tensor> Block<'_, W, T> {
     /// Whether the layer shares its keys and values with another layer.
     pub(super) fn shares(&self) -> bool {
         let Style { values, .. } = self.style;
@@ -34,7 +34,7 @@ impl<W> Block<'_, W> {
     /// tokens of each text, or in an encoder of the first ones. `None` if no token is wanted. `own` holds the tokens'
     /// embeddings for this layer, if the model has embeddings by layer. With [`Norms::Around`], inputs and outputs
     /// are normalised, but the gains and shifts of the norms are not applied.
-    pub(super) fn forward<E: Engine<Weight = W>>(
+    pub(super) fn forward<E: Engine<Weight = W, Tensor = T>>(
         &self,
         engine: &mut E,
         cache: &mut KvCache<E>,

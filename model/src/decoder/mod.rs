@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD, IxDyn};
 use waggle_engine::{Engine, LogitBits, Right, Select, Tensor};
-use waggle_mpcache::{KvCache, Layers, PolicySpec, Prefix};
+use waggle_mpcache::{KvCache, Layers, PolicySpec, Prefix, Shedding};
 
 use self::block::Block;
 use self::layer::Layer;
@@ -173,7 +173,11 @@ impl<W> Model<W> {
         progress: &mut dyn FnMut(usize),
     ) -> Result<Option<E::Tensor>, waggle_engine::Error> {
         let style = self.loaded.spec.style();
-        let mut angles: Vec<Angles> = self.loaded.ropes.iter().map(|rope| rope.of(cache, input.count)).collect();
+        let mut count = input.count;
+        let turned = |cache: &KvCache<E>, start, count| -> Vec<Angles<E::Tensor>> {
+            self.loaded.ropes.iter().map(|rope| rope.of(cache, start, count)).collect()
+        };
+        let mut angles = turned(cache, cache.position(), count);
         let mut x = engine.scope("embedding", |e| {
             let x = self.embed(e, input, cache)?;
             if style.norms == Norms::Around { e.scope("norm", |e| e.rms_norm(&x, style.eps)) } else { Ok(x) }
@@ -187,6 +191,34 @@ impl<W> Model<W> {
         }
         let last = style.own_layers() - 1;
         for (index, layer) in self.loaded.layers.iter().enumerate() {
+            if let Some(Shedding { keep, position, own, .. }) = cache.sheds(index) {
+                if keep == 0 {
+                    (index..self.loaded.layers.len()).for_each(|layer| progress(layer + 1));
+                    return Ok(None);
+                }
+                let mut parts = vec![x];
+                parts.extend(inputs.take());
+                if own {
+                    parts.extend(angles.iter().map(|angles| angles.shared(engine)));
+                }
+                let all = E::Tensor::concat(1, &parts.iter().collect::<Vec<_>>());
+                let all = engine.scope("shed", |e| cache.go_on(e, index, &all))?;
+                let mut start = 0;
+                let mut gone = parts.iter().map(|part| {
+                    let from = start;
+                    start += part.shape()[1];
+                    all.slice(1, from..start)
+                });
+                x = gone.next().expect("the residual stream");
+                if self.loaded.by_layer.is_some() {
+                    inputs = gone.next();
+                }
+                angles = match own {
+                    true => angles.iter().zip(gone).map(|(angles, gone)| angles.moved(gone)).collect(),
+                    false => turned(cache, position, keep),
+                };
+                count = keep;
+            }
             let block = Block { style, layer, index, angles: style.turns[index].map(|rope| &angles[rope]) };
             let own = inputs
                 .as_ref()
@@ -195,9 +227,9 @@ impl<W> Model<W> {
             // Behind the last layer with keys and values only the wanted rows matter.
             let is_last = index >= last;
             let wanted = match (is_last, &style.encoder) {
-                (false, _) => input.count,
-                (true, None) => rows.of(input.count),
-                (true, Some(_)) if style.masked().is_some() => input.count,
+                (false, _) => count,
+                (true, None) => rows.of(count),
+                (true, Some(_)) if style.masked().is_some() => count,
                 (true, Some(_)) => 1,
             };
             let prefix = self.prefix.iter();
@@ -213,9 +245,9 @@ impl<W> Model<W> {
             progress(index + 1);
             let Some(out) = out else { return Ok(None) };
             x = out;
-            if index == last && wanted < input.count {
+            if index == last && wanted < count {
                 inputs = inputs.map(|inputs| style.rows(&inputs, cache.texts(), wanted));
-                let of_text = |text| style.wanted(input.count, wanted).map(move |row| text * input.count + row);
+                let of_text = |text| style.wanted(count, wanted).map(move |row| text * count + row);
                 let rows: Vec<usize> = (0..cache.texts()).flat_map(of_text).collect();
                 angles.iter_mut().for_each(|angles| *angles = angles.of_rows(&rows));
             }

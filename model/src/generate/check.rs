@@ -1,7 +1,7 @@
 //! Checks of requests. Some need only what is public, others what only one party knows.
 
 use waggle_engine::Engine;
-use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_mpcache::{KvCache, PolicySpec, ScoreSource};
 
 use super::types::{GenerateOptions, Next, Reveal};
 use crate::draft::Drafts;
@@ -21,7 +21,7 @@ pub fn check_lengths(lengths: Lengths, limit: usize) -> Result<(), Error> {
 /// Refuses padding in a prompt, or in the answers of a conversation, under a policy that cannot tell padding from
 /// tokens.
 pub fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
-    if padded && *policy != PolicySpec::default() {
+    if padded && !policy.keeps_all() {
         return Err(Error::PaddedPolicy(policy.to_string()));
     }
     Ok(())
@@ -58,7 +58,7 @@ pub fn check_encoder(spec: &ModelSpec, options: &GenerateOptions) -> Result<(), 
         (stop_at_eos, "an end that the text finds"),
         (pad_answer, "a padded answer"),
         (padding.is_some() && spec.image().is_some(), "a padded image"),
-        (*policy != PolicySpec::default(), "a cache policy"),
+        (!policy.keeps_all(), "a cache policy"),
         (prefill_chunk.is_some(), "a prompt in chunks"),
         (draft.is_some(), "a draft"),
     ];
@@ -114,6 +114,15 @@ pub(super) fn check<E: Engine>(
     check_encoder(spec, options)?;
     check_input(spec, prompt)?;
     check_texts(prompt.texts, &options.policy, options.draft)?;
+    if options.policy.shed().is_some() {
+        let asked = [
+            (options.all_positions, "every position of the prompt was asked for"),
+            (cache.wants_scores() == Some(ScoreSource::Surprisal), "the policy looks at the logits of every position"),
+        ];
+        if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
+            return Err(Error::Shed { what });
+        }
+    }
     for at in prompt.seconds.iter().copied().flatten() {
         if !spec.is_encoder() {
             return Err(Error::Second { at: None, tokens: prompt.count });

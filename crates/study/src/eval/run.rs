@@ -137,8 +137,8 @@ impl<E: Select> Runner for InClear<'_, E> {
         let input = Input::known(prompt);
         let mut ticks = Ticks(tick);
         let generate =
-            |policy: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
-                let mut cache = KvCache::with_policy(&layers, policy);
+            |runs: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
+                let mut cache = KvCache::with_policy(&layers, runs).shedding(policy.shed());
                 generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
             };
         let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };

@@ -18,7 +18,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use waggle_model::{Lengths, Next, Sampler};
-use waggle_mpcache::PolicySpec;
 use waggle_report::Phases;
 use waggle_session::party::chat::{Slices, slices};
 use waggle_session::party::{ChatSession, ClientOptions, Event, PublicModel, Watch, chat::Turn, nobody};
@@ -147,7 +146,7 @@ impl Chat {
         if let Some(why) = tokenizer.no_sandbox() {
             watch(Event::NoSandbox(why));
         }
-        let by_default = terms.policy == PolicySpec::default() && !model.spec.eos().is_empty();
+        let by_default = terms.policy.keeps_all() && !model.spec.eos().is_empty();
         let pads = options.stop_at_eos && options.pad_answer.unwrap_or(by_default);
         let clear = options.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms, pads)).transpose()?;
         let longest = Lengths { prompt: options.turn_tokens, tokens: options.tokens };
