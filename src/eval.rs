@@ -211,12 +211,13 @@ fn plan_costs(
 }
 
 impl EvalArgs {
-    /// Runs the task whose answers are classes or scores. It has no policies.
+    /// Runs the task whose answers are classes or scores. Its policy is `full`, of whose rows some may end.
     fn glue(&self) -> Result<(), Error> {
         self.check_taken(glue::TASK, &["data", "sequences"])?;
         let study = GlueStudy::default().model(&*self.model).data(self.data.clone().unwrap_or_default());
         let (bar, mut watch) = studied();
-        let study = study.sequences(self.sequences).engine(self.engine).run_with(&mut watch)?;
+        let policy = self.named().next().cloned().unwrap_or_default();
+        let study = study.sequences(self.sequences).engine(self.engine).policy(policy).run_with(&mut watch)?;
         bar.finish_and_clear();
         if let Some(path) = &self.json {
             write_json(path, &study)?;
@@ -243,7 +244,7 @@ impl EvalArgs {
         ];
         let of_policies = [
             ("budgets", self.budgets.is_some()),
-            ("policies", self.named().any(|policy| *policy != PolicySpec::default())),
+            ("policies", self.named().count() > 1 || self.named().any(|policy| !policy.keeps_all())),
             ("costs", self.costs.is_some()),
             ("plots", self.plots.is_some()),
             ("out", self.out.is_some()),

@@ -64,7 +64,9 @@ COARSE/FINE, for example 8/4. similarity: linear (with alpha), box, cuboid-mean,
 count), token. topk: rank, shuffle-reveal, sort. gather: one-hot, scores. static: share of the prompt that is
 kept. window: share of the prompt that votes on it. share: on lets every other layer take over its neighbour's
 choice. dense: first layers that look at everything. layers: those with smaller budgets, as 3-5+7, or half for
-the later half. part: what of the mean budget these get. rise: tokens over which the temperature rises to 2.";
+the later half. part: what of the mean budget these get. rise: tokens over which the temperature rises to 2.
+Every policy also takes shed: layers from which on a share of the prompt's rows is left, as 4:0.5+8:0.25, or
+pyramidinfer, lazyllm, spatten, bolt, cipherprune; with /own at its end rows keep their rotary positions.";
 
 /// The table, as wide as the terminal, or 100 characters wide if standard output is not a terminal.
 fn table(listed: &[Listed]) -> Table {

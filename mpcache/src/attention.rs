@@ -56,7 +56,6 @@ pub fn weighted<E: Engine>(
 ) -> Result<Attended<E::Tensor>, Error> {
     let (scores, seen) = scored(engine, q, store)?;
     let weights = softmax(engine, q, &scores, &seen, store)?;
-    store.note(&weights.by_part);
     let mixed = store.mix_each(engine, &weights.by_part)?;
     let output = weights.with_prefix(engine, unfold_heads(&store.in_order(0, mixed), store.heads()), store)?;
     Ok(Attended { output, by_part: weights.by_part })
@@ -107,10 +106,12 @@ pub fn softmax<E: Engine>(
     q: &E::Tensor,
     scores: &[E::Tensor],
     seen: &[Vec<Range<usize>>],
-    store: &Store<E>,
+    store: &mut Store<E>,
 ) -> Result<Weights<E::Tensor>, Error> {
     let Some(prefix) = store.prefix_in_view(q.shape()[1]) else {
-        return Ok(Weights { by_part: probabilities(engine, scores, seen, store)?, public: None });
+        let by_part = probabilities(engine, scores, seen, store)?;
+        store.note(&by_part);
+        return Ok(Weights { by_part, public: None });
     };
     let queries = fold_heads(q, store.heads());
     let of_prefix = store.scores_of_prefix(engine, &prefix, &queries)?;
@@ -124,7 +125,8 @@ pub fn softmax<E: Engine>(
         (joined.collect(), seen.iter().map(|seen| store.seen_after(prefix.held, seen)).collect());
     let p = probabilities(engine, &joined, &seen, store)?;
     let part = |p: &E::Tensor, range: Range<usize>| p.slice(p.shape().len() - 1, range);
-    let by_part = p.iter().map(|p| part(p, prefix.held..p.shape()[p.shape().len() - 1])).collect();
+    let by_part: Vec<E::Tensor> = p.iter().map(|p| part(p, prefix.held..p.shape()[p.shape().len() - 1])).collect();
+    store.note(&by_part);
     let public = p.iter().zip(store.parts()).map(|(p, of)| {
         let rows = queries.shape()[1];
         part(p, 0..prefix.held).reshape(&[of.heads().len(), rows, prefix.held])
@@ -178,7 +180,7 @@ pub fn sparse<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
     pairs: &E::Tensor,
-    store: &Store<E>,
+    store: &mut Store<E>,
 ) -> Result<E::Tensor, Error> {
     let HeadShape { heads, head_dim, .. } = store.heads();
     let (batch, tokens) = (pairs.shape()[0], pairs.shape()[1]);

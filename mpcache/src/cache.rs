@@ -256,14 +256,17 @@ impl<E: Engine> KvCache<E> {
     /// The class of `layer`. Layers of one class cost the same, see [`Policy::layer_class`].
     pub fn layer_class(&self, layer: usize) -> usize {
         let steps = self.sheds.as_ref().map_or(&[][..], |sheds| &sheds.steps);
-        let (before, votes) =
-            (steps.iter().filter(|step| step.layer <= layer).count(), steps.iter().any(|step| step.layer == layer + 1));
+        let (before, votes) = (
+            steps.iter().filter(|step| step.layer <= layer).count(),
+            steps.iter().any(|step| step.layer == layer + 1),
+        );
         let of_rows = SHED * (2 * before + usize::from(votes));
-        of_rows + match self.attention[self.store_of(layer)] {
-            Attention::Policy(index) => self.policy.layer_class(index),
-            Attention::Window(window) => WINDOWED + window,
-            Attention::Whole => 0,
-        }
+        of_rows
+            + match self.attention[self.store_of(layer)] {
+                Attention::Policy(index) => self.policy.layer_class(index),
+                Attention::Window(window) => WINDOWED + window,
+                Attention::Whole => 0,
+            }
     }
 
     /// The operands that the engine remembers of the stored rows, layer by layer.
@@ -400,8 +403,11 @@ impl<E: Engine> KvCache<E> {
 
     /// The rows of `x` (texts * rows, width) that go on to `layer`, in their order: (texts * keep, width).
     ///
+    /// # Errors
+    /// [`Error::NoWeights`] if the policy attends without [`attention`]; errors of the engine.
+    ///
     /// # Panics
-    /// If no rows end before `layer`, or if its predecessor has not attended.
+    /// If no rows end before `layer`.
     pub fn go_on(&mut self, engine: &mut E, layer: usize, x: &E::Tensor) -> Result<E::Tensor, Error> {
         let Shedding { cut, keep, .. } = self.sheds(layer).expect("rows end before this layer");
         let voters = &mut self.stores[layer - 1];
@@ -410,10 +416,11 @@ impl<E: Engine> KvCache<E> {
         let one = HeadShape { heads: heads / self.texts, kv_heads: kv_heads / self.texts, head_dim };
         let tokens = self.tokens();
         let sheds = self.sheds.as_mut().expect("rows end before this layer");
-        let p = p.expect("weights were noted in the layer before");
+        let p = p.ok_or(Error::NoWeights { layer: layer - 1 })?;
         let Gone { rows, which } = (sheds.go_on)(engine, &cut, &p, one, real.as_ref(), x)?;
         if let Some(which) = which {
-            let before = sheds.places.take().unwrap_or_else(|| vec![(tokens - cut.rows..tokens).collect(); self.texts]);
+            let before =
+                sheds.places.take().unwrap_or_else(|| vec![(tokens - cut.rows..tokens).collect(); self.texts]);
             let of_text = |(places, which): (Vec<usize>, Vec<usize>)| which.into_iter().map(|i| places[i]).collect();
             sheds.places = Some(before.into_iter().zip(which).map(of_text).collect());
         }
@@ -421,7 +428,10 @@ impl<E: Engine> KvCache<E> {
         if let Some(real) = real {
             // Padding ranks last, so as much of it goes on as there is room for. It stays at its end of the text.
             let hidden = real.map(|real| {
-                real.rows().into_iter().map(|row| keep.saturating_sub(row.iter().filter(|real| **real).count())).collect()
+                real.rows()
+                    .into_iter()
+                    .map(|row| keep.saturating_sub(row.iter().filter(|real| **real).count()))
+                    .collect()
             });
             let hidden: Option<Vec<usize>> = hidden;
             for store in &mut self.stores[layer..next.unwrap_or(usize::MAX).min(self.attention.len())] {

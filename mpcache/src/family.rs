@@ -71,6 +71,8 @@ pub struct Facts {
     /// The number of tokens in a chunk of the prompt, if the policy evicts after each chunk: see
     /// [`Policy::prefill_chunk`].
     pub prefill: Option<usize>,
+    /// Whether layers take over the choices of other layers, so that all of them must hold as many tokens.
+    pub joins_layers: bool,
     /// Whether the model must be loaded with a scoring head, see [`ScoreSource`](crate::ScoreSource::ScoringHead).
     pub needs_scoring_head: bool,
 }

@@ -16,6 +16,9 @@ use crate::{HeadShape, Policy, PolicyError, PolicyFamily, PolicyHelp, Setting, S
 /// The key of the option that every policy takes.
 const SHED: &str = "shed";
 
+/// What is expected of a policy whose layers take over choices of others.
+const JOINED: &str = "share=off beside it: layers that take over the choices of others hold as many tokens";
+
 /// A policy by name, with its options: one of this crate or a [registered](crate::Registration) one of another crate.
 /// Public, because two parties agree on it. A value of this type is always a valid policy.
 #[derive(Clone, Debug, PartialEq)]
@@ -200,14 +203,21 @@ impl PolicySpec {
         let built_in = BuiltIn::parse(name, &options).map(|parsed| parsed.map(|parsed| parsed.map(Family::BuiltIn)));
         let registered = || Some(registry::parse(name, &options)?.map(|parsed| parsed.map(Family::Registered)));
         let unknown = || Err(PolicyError::Name { name: name.into(), known: Self::known().collect() });
-        let Parsed { policy, options, mut stated, settings } = built_in.or_else(registered).unwrap_or_else(unknown)?;
-        let refused = |value: String, error: UnknownValue| PolicyError::Value {
-            policy: policy.name,
-            key: SHED,
-            value,
-            expected: error.expected,
+        let Parsed { policy, options, mut stated, settings } =
+            built_in.or_else(registered).unwrap_or_else(unknown)?;
+        let read = |text: String| {
+            let refused = |value, UnknownValue { expected }| PolicyError::Value {
+                policy: policy.name,
+                key: SHED,
+                value,
+                expected,
+            };
+            match text.parse::<Shed>() {
+                Ok(_) if settings.settings().facts().joins_layers => Err(refused(text, UnknownValue::new(JOINED))),
+                Ok(shed) => Ok(shed),
+                Err(error) => Err(refused(text, error)),
+            }
         };
-        let read = |text: String| text.parse::<Shed>().map_err(|error| refused(text, error));
         let shed = shed.map(read).transpose()?;
         stated.extend(shed.iter().map(|shed| Setting { key: SHED, value: shed.to_string() }));
         Ok(PolicySpec { policy, options, stated, settings, shed })
@@ -308,6 +318,11 @@ mod tests {
     #[test]
     fn every_policy_sheds() {
         for spec in PolicySpec::examples() {
+            if spec.facts().joins_layers {
+                let refused = spec.with(SHED, "bolt");
+                assert!(matches!(refused, Err(PolicyError::Value { key: SHED, .. })), "{refused:?}");
+                continue;
+            }
             let sheds = spec.with(SHED, "4:0.5,8:0.25").unwrap();
             assert_eq!(sheds.to_string().parse(), Ok(sheds.clone()));
             assert!(sheds.to_string().ends_with("shed=4:0.5+8:0.25"), "{sheds}");

@@ -109,7 +109,15 @@ impl<E: Engine> Store<E> {
     pub(crate) fn fork(&self) -> Option<Self> {
         let parts = self.parts.iter().map(Part::fork).collect::<Option<_>>()?;
         let (hidden, sinks, positions) = (self.hidden.clone(), self.sinks.clone(), self.positions.clone());
-        Some(Store { parts, prefix: self.prefix.clone(), hidden, sinks, positions, noted: self.noted.clone(), ..*self })
+        Some(Store {
+            parts,
+            prefix: self.prefix.clone(),
+            hidden,
+            sinks,
+            positions,
+            noted: self.noted.clone(),
+            ..*self
+        })
     }
 
     /// The bound at which scores are capped before a softmax, if they are capped. Scores that rank tokens are not
@@ -219,7 +227,8 @@ impl<E: Engine> Store<E> {
     pub(crate) fn real(&self, rows: usize) -> Option<Option<Array2<bool>>> {
         let hidden = self.hidden.as_ref()?;
         let first = self.seen - rows;
-        let is_real = |(text, row): (usize, usize)| !hidden[text].iter().any(|tokens| tokens.contains(&(first + row)));
+        let is_real =
+            |(text, row): (usize, usize)| !hidden[text].iter().any(|tokens| tokens.contains(&(first + row)));
         Some((!hidden.is_empty()).then(|| Array2::from_shape_fn((self.texts, rows), is_real)))
     }
 
@@ -240,7 +249,8 @@ impl<E: Engine> Store<E> {
         let (queries, group, fresh) = (*queries, self.shape.group(), self.fresh);
         let last = |p: &E::Tensor| {
             let [heads, rows, tokens] = p.shape()[..] else { panic!("weights of shape {:?}", p.shape()) };
-            let last = p.reshape(&[heads * group, rows / group, tokens]).slice(1, rows / group - queries..rows / group);
+            let last =
+                p.reshape(&[heads * group, rows / group, tokens]).slice(1, rows / group - queries..rows / group);
             last.slice(2, tokens - fresh..tokens).reshape(&[heads, group * queries, fresh])
         };
         let last = by_part.iter().map(last).collect();

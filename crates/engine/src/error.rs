@@ -71,6 +71,12 @@ pub enum Error {
         /// Name of the operation.
         operation: &'static str,
     },
+    /// A cache policy told no weights of its attention, by which rows of a prompt are ranked.
+    #[error("the cache policy told no weights of layer {layer}, by which rows of the prompt are ranked")]
+    NoWeights {
+        /// The layer, counted from 0.
+        layer: usize,
+    },
     /// A failure of a kind that only one engine knows. It is displayed unchanged.
     #[error(transparent)]
     Backend(Box<dyn StdError + Send + Sync>),

@@ -89,6 +89,8 @@ options! {
         sequences: Option<usize> as impl Into<Option<usize>> = None,
         /// The engine.
         engine: StudyEngine = StudyEngine::Float,
+        /// The policy, under which rows may end before the last layer. It is compared with all rows in f32.
+        policy: PolicySpec = PolicySpec::default(),
     }
 }
 
@@ -117,21 +119,24 @@ impl GlueStudy {
             return Err(GlueError::Empty.into());
         }
         let tokenizer = tokenizer(&files)?.ok_or(PromptError::NoTokenizer)?;
-        let engines = if self.engine == StudyEngine::Float { 1 } else { 2 };
+        let whole = PolicySpec::default();
+        let engines = if self.engine == StudyEngine::Float && self.policy == whole { 1 } else { 2 };
         let tick = told(watch, engines * examples.len());
-        let ask = |engine: StudyEngine| {
+        let ask = |engine: StudyEngine, policy: &PolicySpec| {
             let mut found = None;
-            engine.run(open_model(&self.model)?, None, &PolicySpec::default(), &mut |runner| {
-                found = Some(answers(runner, &tokenizer, &examples, &tick));
+            engine.run(open_model(&self.model)?, None, &whole, &mut |runner| {
+                found = Some(answers(runner, &tokenizer, &examples, policy, &tick));
                 Ok(())
             })?;
             Ok::<_, Error>(found.transpose()?.unwrap_or_default())
         };
-        let float = ask(StudyEngine::Float)?;
-        let answers = if engines == 1 { float.clone() } else { ask(self.engine)? };
+        let float = ask(StudyEngine::Float, &whole)?;
+        let answers = if engines == 1 { float.clone() } else { ask(self.engine, &self.policy)? };
         let data = self.data.file_name().map(|name| name.to_string_lossy());
+        let policy = (self.policy != whole).then(|| ("policy", self.policy.to_string().into()));
         let options = [("task", TASK.into()), ("engine", self.engine.to_string().into()), ("data", data.into())];
-        let options = options.map(|(name, value)| (name.to_owned(), value)).into();
+        let options = options.into_iter().chain(policy);
+        let options = options.map(|(name, value)| (name.to_owned(), value)).collect();
         let mut report = GlueReport::new(ModelInfo::new(&files.name, &files.spec), labels, options, answers, &float);
         report.provenance = provenance();
         Ok(report)

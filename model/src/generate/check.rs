@@ -117,7 +117,10 @@ pub(super) fn check<E: Engine>(
     if options.policy.shed().is_some() {
         let asked = [
             (options.all_positions, "every position of the prompt was asked for"),
-            (cache.wants_scores() == Some(ScoreSource::Surprisal), "the policy looks at the logits of every position"),
+            (
+                cache.wants_scores() == Some(ScoreSource::Surprisal),
+                "the policy looks at the logits of every position",
+            ),
         ];
         if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
             return Err(Error::Shed { what });

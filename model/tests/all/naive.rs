@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use waggle_model::{GenerateOptions, ModelFiles, ModelSpec, Sampler};
 
-use crate::support::naive::{self, Published, Weights};
+use crate::support::naive::{self, Published, Sheds, Weights};
 use crate::support::{FloatModel, greedy, load, logits, sampled, spec, write_dir};
 
 /// The largest allowed difference between f32 and f64, on random weights whose logits are a few units large.
@@ -130,6 +130,46 @@ fn decoding_on_the_cache_equals_one_pass_over_the_whole_text() {
         assert_eq!(short.nrows(), 12);
         for (a, b) in short.row(0).iter().zip(whole.row(4)) {
             assert!((a - b).abs() < 1e-4, "{config}: {a} against {b}");
+        }
+    }
+}
+
+/// Rows of the prompt end at two layers, under their own positions and numbered anew, in shapes with one position of
+/// each row and with groups of queries.
+#[test]
+fn prompts_that_shed_rows_equal_their_naive_reference() {
+    let mut rng = StdRng::seed_from_u64(13);
+    for config in configs().into_iter().filter(|config| config["model_type"] == "llama") {
+        let config = merge(config, json!({"num_hidden_layers": 4}));
+        let spec = spec(&config);
+        let weights = random_weights(&spec, &mut rng);
+        let dir = tempfile::tempdir().unwrap();
+        let model = open(dir.path(), &config, &weights);
+        let prompt: Vec<u32> = (0..20).map(|_| rng.random_range(0..spec.vocabulary() as u32)).collect();
+        for (shed, steps) in [
+            ("1:0.5+3:0.2", &[(1, 10), (3, 4)][..]),
+            ("2:0.55", &[(2, 11)]),
+            ("1:0.05", &[(1, 1)]),
+            ("1:0.95", &[(1, 19)]),
+        ] {
+            for own in [false, true] {
+                let policy = format!("full:shed={shed}{}", if own { "/own" } else { "" }).parse().unwrap();
+                let options = GenerateOptions { tokens: 5, policy, ..Default::default() };
+                let got = sampled(&model, &prompt, &options, &mut Sampler::greedy()).unwrap();
+                let text: Vec<u32> = prompt.iter().chain(&got.tokens[..4]).copied().collect();
+                let sheds = Sheds { steps, prompt: prompt.len(), own };
+                let want = naive::shedding_llama(&config, &weights, &text, &|_, _| true, &mut |_, _, _| (), &sheds);
+                let got = got.logits.unwrap();
+                assert_eq!((got.nrows(), want.len()), (5, steps.last().unwrap().1 + 4));
+                for (row, want) in got.rows().into_iter().zip(&want[want.len() - 5..]) {
+                    for (g, w) in row.iter().zip(want) {
+                        assert!(
+                            (f64::from(*g) - w).abs() <= MAX_LOGIT_ERROR,
+                            "{config}, {options:?}: {g} against {w}"
+                        );
+                    }
+                }
+            }
         }
     }
 }

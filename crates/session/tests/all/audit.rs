@@ -133,6 +133,26 @@ fn texts_side_by_side() {
     }
 }
 
+/// Rows are ranked, chosen, moved and turned by angles that nobody knows.
+#[test]
+fn a_prompt_that_sheds_rows() {
+    let server = server();
+    for link in LINKS {
+        audited("rows that end", link, Broken::Units, || {
+            let mut terms = Terms { policy: "full:shed=1:0.5/own".parse().unwrap(), ..Terms::default() };
+            terms.protocol.link = link.parse().unwrap();
+            terms.protocol.preprocess = true;
+            let (limits, options, patience) = (Limits::default(), ClientOptions::default(), Duration::from_secs(60));
+            [5, 3].into_iter().try_for_each(|id| {
+                let client = |client: ClientSession| {
+                    client.generate(&[id; 24][..], 3, Next::Pick(&mut Sampler::greedy()), &mut nobody)
+                };
+                in_one_process(&server, &terms, &limits, &options, patience, client).map(|_| ())
+            })
+        });
+    }
+}
+
 #[test]
 fn an_encoder() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model/tests/data/encoders/bert");

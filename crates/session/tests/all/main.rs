@@ -26,6 +26,7 @@ mod public;
 mod ranges;
 mod sampling;
 mod secure;
+mod shed;
 
 // The support module of the tests of `model`, with its tiny models.
 #[path = "../../../../model/tests/all/support/mod.rs"]

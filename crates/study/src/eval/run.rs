@@ -94,8 +94,9 @@ pub trait Runner: Sync {
     fn most_side_by_side(&self) -> usize;
 
     /// Lets an encoder read `texts` side by side, and returns the logits of its classes for each text. An entry of
-    /// `texts` has the ids, and the index at which the second of two texts begins.
-    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError>;
+    /// `texts` has the ids, and the index at which the second of two texts begins. The policy keeps all, but rows may
+    /// end ([`PolicySpec::shed`]).
+    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)], policy: &PolicySpec) -> Result<Vec<Vec<f32>>, EvalError>;
 }
 
 fn side_by_side(texts: &[(Vec<u32>, Option<usize>)]) -> Result<Prompt, EvalError> {
@@ -136,11 +137,10 @@ impl<E: Select> Runner for InClear<'_, E> {
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let input = Input::known(prompt);
         let mut ticks = Ticks(tick);
-        let generate =
-            |runs: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
-                let mut cache = KvCache::with_policy(&layers, runs).shedding(policy.shed());
-                generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
-            };
+        let generate = |runs: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
+            let mut cache = KvCache::with_policy(&layers, runs).shedding(policy.shed());
+            generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
+        };
         let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
         let out = generate(Box::new(observed), options, Next::Forced(rest), &mut ticks)?;
         let means = *means.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,9 +158,11 @@ impl<E: Select> Runner for InClear<'_, E> {
         1
     }
 
-    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError> {
+    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)], policy: &PolicySpec) -> Result<Vec<Vec<f32>>, EvalError> {
+        self.model.spec().check_policy(policy)?;
         let prompt = side_by_side(texts)?;
-        let options = GenerateOptions { tokens: 1, padding: prompt.known_padding(), ..GenerateOptions::default() };
+        let (padding, policy) = (prompt.known_padding(), policy.clone());
+        let options = GenerateOptions { tokens: 1, padding, policy, ..GenerateOptions::default() };
         let next = Next::Pick(&mut Sampler::greedy());
         let input = prompt.input();
         Ok(class_logits(generate(&mut (self.engine)(), self.model, input, &options, next, &mut NoHooks)?))
@@ -232,9 +234,9 @@ impl Runner for TwoParties<'_> {
         8
     }
 
-    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)]) -> Result<Vec<Vec<f32>>, EvalError> {
+    fn classify(&self, texts: &[(Vec<u32>, Option<usize>)], policy: &PolicySpec) -> Result<Vec<Vec<f32>>, EvalError> {
         let next = Next::Pick(&mut Sampler::greedy());
-        Ok(class_logits(self.session(&PolicySpec::default(), side_by_side(texts)?, 1, false, next, &mut nobody)?))
+        Ok(class_logits(self.session(policy, side_by_side(texts)?, 1, false, next, &mut nobody)?))
     }
 }
 

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
+use waggle_mpcache::PolicySpec;
 use waggle_report::ModelInfo;
 use waggle_report::provenance::Provenance;
 use waggle_report::table::{Cell, Table};
@@ -131,7 +132,7 @@ pub struct GlueReport {
     pub answers: Vec<Answer>,
 }
 
-/// Asks `runner` for the class or the score of each of `examples`. `tick` is called after each example.
+/// Asks `runner` for the class or the score of each of `examples`, under `policy`. `tick` is called after each example.
 ///
 /// # Errors
 /// [`GlueError::Example`] for the first example that the model cannot read, before any run. Errors of the runs.
@@ -139,6 +140,7 @@ pub fn answers(
     runner: &dyn Runner,
     tokenizer: &Tokenizer,
     examples: &[Example],
+    policy: &PolicySpec,
     tick: &(dyn Fn() + Sync),
 ) -> Result<Vec<Answer>, GlueError> {
     let spec = runner.spec();
@@ -158,7 +160,7 @@ pub fn answers(
     }
     let batches: Vec<_> = inputs.chunks(runner.most_side_by_side()).collect();
     let logits = crate::eval::parallel(batches.len(), runner.most_at_once(), |at| {
-        let logits = runner.classify(batches[at])?;
+        let logits = runner.classify(batches[at], policy)?;
         batches[at].iter().for_each(|_| tick());
         Ok(logits)
     })?;

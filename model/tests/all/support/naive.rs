@@ -106,17 +106,26 @@ fn activation(name: &str, x: f64) -> f64 {
     }
 }
 
-/// Attention of a query over keys and values; one entry per position, heads side by side.
-fn attention(q: &Row, keys: &[Row], values: &[Row], heads: usize, group: usize, d: usize, scale: f64) -> Row {
-    let mut out = Vec::new();
-    for h in 0..heads {
+/// By head, the weights that a query gives to keys.
+fn weights(q: &Row, keys: &[Row], heads: usize, group: usize, d: usize, scale: f64) -> Vec<Row> {
+    let of_head = |h: usize| {
         let (a, b) = (h * d, h / group * d);
         let scores: Vec<f64> =
             keys.iter().map(|k| (0..d).map(|i| q[a + i] * k[b + i]).sum::<f64>() * scale).collect();
         let max = scores.iter().cloned().fold(f64::MIN, f64::max);
         let exps: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
         let total: f64 = exps.iter().sum();
-        out.extend((0..d).map(|i| values.iter().zip(&exps).map(|(v, e)| e / total * v[b + i]).sum::<f64>()));
+        exps.into_iter().map(|e| e / total).collect()
+    };
+    (0..heads).map(of_head).collect()
+}
+
+/// Attention of a query over keys and values; one entry per position, heads side by side.
+fn attention(q: &Row, keys: &[Row], values: &[Row], heads: usize, group: usize, d: usize, scale: f64) -> Row {
+    let mut out = Vec::new();
+    for (h, p) in weights(q, keys, heads, group, d, scale).iter().enumerate() {
+        let b = h / group * d;
+        out.extend((0..d).map(|i| values.iter().zip(p).map(|(v, p)| p * v[b + i]).sum::<f64>()));
     }
     out
 }
@@ -225,6 +234,28 @@ pub(crate) fn pruned_llama(
     visible: &dyn Fn(usize, usize) -> bool,
     watch: &mut dyn FnMut(usize, usize, Query),
 ) -> Vec<Row> {
+    shedding_llama(config, w, ids, visible, watch, &Sheds { steps: &[], prompt: ids.len(), own: false })
+}
+
+/// Rows of the prompt that end.
+pub(crate) struct Sheds<'a> {
+    /// Layers, and how many rows of the prompt they compute.
+    pub(crate) steps: &'a [(usize, usize)],
+    /// Tokens of the prompt.
+    pub(crate) prompt: usize,
+    /// Whether rows keep their own positions.
+    pub(crate) own: bool,
+}
+
+/// [`pruned_llama`] in which rows of the prompt end before layers: the result has the rows that are left.
+pub(crate) fn shedding_llama(
+    config: &Value,
+    w: &Weights,
+    ids: &[u32],
+    visible: &dyn Fn(usize, usize) -> bool,
+    watch: &mut dyn FnMut(usize, usize, Query),
+    sheds: &Sheds,
+) -> Vec<Row> {
     let c = Shape(config);
     let (hidden, heads) = (c.int("hidden_size", 4096), c.int("num_attention_heads", 32));
     let (kv, layers) = (c.int("num_key_value_heads", heads), c.int("num_hidden_layers", 32));
@@ -232,15 +263,41 @@ pub(crate) fn pruned_llama(
     let act = c.0.get("hidden_act").and_then(Value::as_str).unwrap_or("silu");
     let inv_freq = inverse_frequencies(&c, d);
     let mut xs: Vec<Row> = ids.iter().map(|&id| row(w, "model.embed_tokens.weight", id as usize)).collect();
+    let mut places: Vec<usize> = (0..ids.len()).collect();
+    let (mut left, mut queries, mut last_keys): (usize, Vec<Row>, Vec<Row>) = (sheds.prompt, Vec::new(), Vec::new());
     for l in 0..layers {
+        if let Some(&(_, keep)) = sheds.steps.iter().find(|(layer, _)| *layer == l) {
+            // The last rows vote and stay; of the others those with the most votes, rounded, and the first of equals.
+            let voters = 32.min(keep.div_ceil(2));
+            let mut votes = vec![0.0; left];
+            for row in left - voters..left {
+                for p in weights(&queries[row], &last_keys[..=row], heads, heads / kv, d, 1.0) {
+                    votes.iter_mut().zip(p).for_each(|(vote, p)| *vote += p);
+                }
+            }
+            let frac = 10 - (((voters * heads).ilog2()).div_ceil(2)) as i32;
+            let rounded: Vec<i64> = votes.iter().map(|vote| (vote * 2f64.powi(frac)).round() as i64).collect();
+            let mut best: Vec<usize> = (0..left - voters).collect();
+            best.sort_by_key(|row| (-rounded[*row], *row));
+            best.truncate(keep - voters);
+            best.sort_unstable();
+            let stay: Vec<usize> = best.into_iter().chain(left - voters..xs.len()).collect();
+            xs = stay.iter().map(|row| xs[*row].clone()).collect();
+            places = stay.iter().map(|row| places[*row]).collect();
+            left = keep;
+            if !sheds.own {
+                places = (ids.len() - xs.len()..ids.len()).collect();
+            }
+        }
+        (queries, last_keys) = (Vec::new(), Vec::new());
         let p = format!("model.layers.{l}");
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for (position, x) in xs.iter_mut().enumerate() {
             let h = rms_norm(w, &format!("{p}.input_layernorm"), x, eps);
             let mut q = linear(w, &format!("{p}.self_attn.q_proj"), &h);
             let mut k = linear(w, &format!("{p}.self_attn.k_proj"), &h);
-            rotate(&mut q, position, &inv_freq);
-            rotate(&mut k, position, &inv_freq);
+            rotate(&mut q, places[position], &inv_freq);
+            rotate(&mut k, places[position], &inv_freq);
             keys.push(k);
             values.push(linear(w, &format!("{p}.self_attn.v_proj"), &h));
             q.iter_mut().for_each(|q| *q /= (d as f64).sqrt());
@@ -249,6 +306,8 @@ pub(crate) fn pruned_llama(
             };
             let a = attention(&q, &seen(&keys), &seen(&values), heads, heads / kv, d, 1.0);
             watch(l, position, Query { q: &q, keys: &keys, values: &values, output: &a });
+            queries.push(q);
+            last_keys.clone_from(&keys);
             *x = plus(x, &linear(w, &format!("{p}.self_attn.o_proj"), &a));
             let h = rms_norm(w, &format!("{p}.post_attention_layernorm"), x, eps);
             let gate = linear(w, &format!("{p}.mlp.gate_proj"), &h);

@@ -145,7 +145,7 @@ impl PolicyFamily for Clusters {
         }
         let shows = "how many tokens are kept, and how many clusters are chosen";
         let side_by_side = self.select != Granularity::PerLayer;
-        Facts { side_by_side, ..Facts::selecting(shows, self.top_k) }
+        Facts { side_by_side, joins_layers: self.sharing, ..Facts::selecting(shows, self.top_k) }
     }
 
     fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
