@@ -16,6 +16,8 @@ use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
 pub struct Observed<E: Engine> {
     inner: Box<dyn Policy<E>>,
     layers: Vec<Seen>,
+    /// The number of layers that are measured, from the first on.
+    measured: usize,
     positions: Vec<usize>,
     /// For each head, the tokens to which the previous layer attended at the current position.
     before: Vec<TokenSet>,
@@ -39,8 +41,14 @@ impl<E: Engine> Observed<E> {
     pub fn new(inner: Box<dyn Policy<E>>, layers: usize, positions: &[usize]) -> (Self, Arc<Mutex<AttentionMeans>>) {
         assert!(E::CLEAR, "only values in the clear can be watched");
         let means = Arc::<Mutex<AttentionMeans>>::default();
-        let layers = vec![Seen::default(); layers];
-        (Observed { inner, layers, positions: positions.to_vec(), before: Vec::new(), means: means.clone() }, means)
+        let (measured, layers) = (layers, vec![Seen::default(); layers]);
+        let (positions, before) = (positions.to_vec(), Vec::new());
+        (Observed { inner, layers, measured, positions, before, means: means.clone() }, means)
+    }
+
+    /// Measures the first `layers` layers alone, because the others do not see every token of the text.
+    pub fn first(self, layers: usize) -> Self {
+        Observed { measured: layers, ..self }
     }
 
     /// Copies the new tokens in `store`, before the policy may evict them.
@@ -120,7 +128,7 @@ impl<E: Engine> Policy<E> for Observed<E> {
         self.copy(engine, layer, store)?;
         let (new, position) = (store.fresh(), store.seen() - 1);
         let output = self.inner.attend(engine, layer, q, store)?;
-        if self.positions.binary_search(&position).is_ok() {
+        if layer < self.measured && self.positions.binary_search(&position).is_ok() {
             assert_eq!((new, q.shape()[1]), (1, 1), "measured tokens come alone");
             if let (Some(q), Some(output)) = (engine.reveal(q)?, engine.reveal(&output)?) {
                 let (q, output): (Vec<f32>, Vec<f32>) = (q.into_iter().collect(), output.into_iter().collect());

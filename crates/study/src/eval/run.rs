@@ -134,6 +134,9 @@ impl<E: Select> Runner for InClear<'_, E> {
         // The prompt's last position may be scored, but tokens that go through the model together are not measured.
         let alone: Vec<usize> = sequence.scored().iter().copied().filter(|p| *p >= sequence.prompt()).collect();
         let (observed, means) = Observed::new(policy.build(pruned, layers.pruned_heads()), pruned, &alone);
+        let whole = policy.shed().and_then(|shed| shed.steps(layers.windows.len()).first().map(|step| step.layer));
+        let whole = layers.windows[..whole.unwrap_or(layers.windows.len())].iter().filter(|w| w.is_none()).count();
+        let observed = observed.first(whole);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let input = Input::known(prompt);
         let mut ticks = Ticks(tick);
