@@ -8,16 +8,17 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use rayon::prelude::*;
 use serde_json::Value;
-use waggle::program::{Stated, again, ids_of, open_model, public_model, read_text, texts, tokenizer};
+use waggle::program::{Stated, again, ids_of, open_model, public_facts, public_model, read_text, texts, tokenizer};
 use waggle::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, Terms};
 use waggle_files::{at, check_writable, write, write_json};
 use waggle_model::ModelFiles;
 use waggle_mpcache::PolicySpec;
 use waggle_protocols::Cores;
+use waggle_session::PublicPrefix;
 use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
 use waggle_study::eval::{
-    Candidate, Sequence, StudyReport, TASKS, Task, TaskInput, TokenCost, candidates, evaluation, passes as passes_of,
-    widest,
+    Candidate, Sequence, StudyReport, Subject, TASKS, Task, TaskInput, TokenCost, candidates, evaluation,
+    passes as passes_of, widest,
 };
 use waggle_study::glue;
 
@@ -27,6 +28,7 @@ use super::options::{FormatArgs, LINKS, named};
 use super::out::note;
 use super::policies::{self, Policies};
 use super::progress::{passes, studied};
+use super::prompt::PublicArgs;
 use super::{Error, html, plot};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
@@ -36,6 +38,9 @@ use super::{Error, html, plot};
 /// name with options: `NAME:KEY=VALUE,KEY=VALUE`. Commas after a colon therefore belong to the options, and a name
 /// after options needs a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budgets come from --budgets, but a
 /// policy with a `budget` of its own runs at that one alone, and one that knows none as it is. `full` always runs.
+///
+/// With --public-prefix every sequence stands behind that text. `full` then sees all of it, and everything else what
+/// --prefix-policy keeps of it, the full cache among them.
 #[derive(Args, Debug)]
 pub(super) struct EvalArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -98,6 +103,8 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "N|CLIENT+SERVER", requires = "costs")]
     cores: Option<Cores>,
     #[command(flatten)]
+    public: PublicArgs,
+    #[command(flatten)]
     calibration: CalibrationArgs,
     #[command(flatten)]
     format: FormatArgs,
@@ -132,19 +139,24 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
         return args.glue();
     }
     let files = open_model(&args.model)?;
+    let prefix = match args.public.read()? {
+        Some(public) => Some(public.encoded(tokenizer(&files)?.as_ref())?),
+        None => None,
+    };
     let task = Task::named(&args.task).ok_or(EvalError::NoText)?;
     let sequences = args.sequences(task, &files)?;
-    let candidates = args.candidates()?;
+    let candidates = args.candidates(prefix.as_ref())?;
     let bar = passes(passes_of(&sequences, &candidates));
-    let (chosen, tick) = (args.chosen(&sequences), || bar.inc(1));
+    let (chosen, tick) = (args.chosen(&sequences, prefix.as_ref()), || bar.inc(1));
     let again = again(args.engine, &args.model, &widest(&candidates))?;
-    let mut study = evaluation(files, again, args.engine, chosen, &sequences, &candidates, &tick)?;
+    let subject = Subject { files, again, engine: args.engine, prefix: prefix.clone() };
+    let mut study = evaluation(subject, chosen, &sequences, &candidates, &tick)?;
     study.provenance = provenance();
     bar.finish_and_clear();
     if let Some(link) = args.costs {
         let calibrated = args.calibration.open()?.ok();
         let cores = args.cores.unwrap_or_else(|| machine::cores(calibrated.as_ref()));
-        plan_costs(&mut study, &args.model, &sequences, link, cores, calibrated.as_ref())?;
+        plan_costs(&mut study, &args.model, &sequences, prefix.as_ref(), (link, cores), calibrated.as_ref())?;
     }
     // The files are written first, as the reader of the table may leave early.
     args.write(&study, task)?;
@@ -158,13 +170,13 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
 }
 
 /// Plans the longest of `sequences` under every policy of `study` that two parties can run, and adds the costs to
-/// `study`.
+/// `study`. The first row is that of the full cache, behind all of `prefix`.
 fn plan_costs(
     study: &mut StudyReport,
     model: &str,
     sequences: &[Sequence],
-    link: Network,
-    cores: Cores,
+    prefix: Option<&PublicPrefix>,
+    (link, cores): (Network, Cores),
     calibrated: Option<&Calibrated>,
 ) -> Result<(), Error> {
     let Some(longest) = sequences.iter().max_by_key(|sequence| sequence.ids().len()) else { return Ok(()) };
@@ -174,9 +186,10 @@ fn plan_costs(
     let setting = calibrated.and_then(|calibrated| calibrated.machines.setting(cores, shape));
     machine::note_others(calibrated, &[cores]);
     let plain = public_model(model, &PolicySpec::default(), &Stated::default())?;
-    let mut rows: Vec<_> = study.rows.iter_mut().filter(|row| !row.policy.clear_only()).collect();
+    let rows = study.rows.iter_mut().enumerate();
+    let mut rows: Vec<_> = rows.filter(|(_, row)| !row.policy.clear_only()).collect();
     let bar = passes(rows.len());
-    rows.par_iter_mut().try_for_each(|row| {
+    rows.par_iter_mut().try_for_each(|(at, row)| {
         // Learned columns of a policy change the shape of the model.
         let learned = row
             .policy
@@ -185,7 +198,8 @@ fn plan_costs(
             .transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let phases = Phases::Two;
-        let terms = Terms::in_phases(phases).policy(row.policy.clone()).cores(cores).over(link)?;
+        let mut terms = Terms::in_phases(phases).policy(row.policy.clone()).cores(cores).over(link)?;
+        terms.prefix = if *at == 0 { prefix.map(PublicPrefix::whole) } else { prefix.cloned() };
         let cost = Sessions::plan(public, &terms, shape, setting.as_ref(), Work::Token, prompt, tokens)?.whole();
         let WorkCost { online, prepared, prepared_prompt, .. } = cost;
         let total = cost.total();
@@ -248,6 +262,7 @@ impl EvalArgs {
             ("costs", self.costs.is_some()),
             ("plots", self.plots.is_some()),
             ("out", self.out.is_some()),
+            ("public-prefix", self.public.is_given()),
         ];
         let given = of_input.into_iter().chain(of_policies.into_iter().filter(|_| task == glue::TASK));
         match given.into_iter().find(|(name, given)| *given && !takes.contains(name)) {
@@ -286,8 +301,11 @@ impl EvalArgs {
         self.budgets.as_deref().unwrap_or(&DEFAULT_BUDGETS)
     }
 
-    fn candidates(&self) -> Result<Vec<Candidate>, Error> {
-        let candidates = candidates(self.named(), self.budgets())?;
+    /// The candidates: those of the policies and, if the public text is pruned, the full cache behind it.
+    fn candidates(&self, prefix: Option<&PublicPrefix>) -> Result<Vec<Candidate>, Error> {
+        let behind = prefix.map(PublicPrefix::policy).filter(|policy| **policy != PolicySpec::default());
+        let behind = behind.map(Candidate::behind).into_iter();
+        let candidates: Vec<_> = behind.chain(candidates(self.named(), self.budgets())?).collect();
         let pruned = self.named().filter(|policy| **policy != PolicySpec::default());
         let used = pruned.into_iter().any(|policy| policy.takes("budget") && policy.option("budget").is_none());
         if !used && self.budgets.is_some() || candidates.is_empty() && self.plots.is_some() {
@@ -301,7 +319,7 @@ impl EvalArgs {
     }
 
     /// The options of the study, for the report. Files are given by name only.
-    fn chosen(&self, sequences: &[Sequence]) -> BTreeMap<String, Value> {
+    fn chosen(&self, sequences: &[Sequence], prefix: Option<&PublicPrefix>) -> BTreeMap<String, Value> {
         let file = |path: &Option<PathBuf>| {
             path.as_ref().and_then(|p| p.file_name()).map(|name| name.to_string_lossy().into_owned())
         };
@@ -318,7 +336,8 @@ impl EvalArgs {
             ("context", sequences.iter().map(|s| s.ids().len()).max().into()),
             ("prompt", sequences.iter().map(Sequence::prompt).max().into()),
         ];
-        chosen.map(|(name, value)| (name.to_owned(), value)).into()
+        let chosen = chosen.into_iter().chain(prefix.into_iter().flat_map(public_facts));
+        chosen.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 

@@ -45,6 +45,11 @@ pub(super) struct PublicArgs {
 }
 
 impl PublicArgs {
+    /// Whether there is a public text.
+    pub(super) fn is_given(&self) -> bool {
+        self.public_prefix.is_some()
+    }
+
     /// The public text, which is read now.
     pub(super) fn read(&self) -> Result<Option<Public>, Error> {
         let Some(path) = &self.public_prefix else { return Ok(None) };

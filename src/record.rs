@@ -19,7 +19,7 @@ pub(super) enum RecordError {
     NotReport { path: PathBuf, what: String },
     #[error("{}: the record of a study of an encoder (`eval --task glue`), which has no page and no plot", .0.display())]
     Glue(PathBuf),
-    #[error("{}: a study or a sweep is plotted alone", .0.display())]
+    #[error("{}: a study is plotted alone, a sweep beside sweeps only", .0.display())]
     BesideOthers(PathBuf),
     #[error("no {what} {name}; there are {known}")]
     NotDrawn { what: &'static str, name: String, known: String },

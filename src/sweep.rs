@@ -16,11 +16,13 @@ use waggle_net::LinkShape;
 use waggle_planner::Deployment;
 use waggle_protocols::Cores;
 use waggle_report::provenance::Provenance;
+use waggle_session::PublicPrefix;
 use waggle_session::party::{self, PublicModel};
 use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
 use waggle_study::sweep::{Choice, Planned, SWEEP_VERSION, Sweep};
 
 use super::Error;
+use super::advice::policy;
 use super::error::make_dir;
 use super::machine::{self, CalibrationArgs, provenance};
 use super::options::{FormatArgs, PriceArgs, named};
@@ -41,6 +43,13 @@ pub(super) struct SweepArgs {
     /// Tokens of the prompt, or of the pass.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "128,512")]
     contexts: Vec<usize>,
+    /// Public tokens before the prompt, as of `generate --public-prefix`.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0")]
+    public_lens: Vec<usize>,
+    /// The policy by which the server prunes what its model keeps of public text. The client learns how much stays,
+    /// not what.
+    #[arg(long, value_name = "POLICY", default_value = "full", value_parser = policy)]
+    prefix_policy: PolicySpec,
     /// Policies, with `;` between those that have options: 'full,h2o;mpcache:topk=rank'. May be repeated.
     #[arg(long, value_name = "POLICIES", value_parser = policies::list, default_value = "full")]
     policies: Vec<Policies>,
@@ -190,9 +199,11 @@ impl SweepArgs {
         let mut tasks = Vec::new();
         for name in &self.models {
             let models = policies.iter().map(|policy| self.model(name, policy)).collect::<Result<Vec<_>, _>>()?;
-            for ((&context, &link), (&phases, &cores)) in product(&self.contexts, &self.links.0)
+            let contexts: Vec<_> = product(&self.contexts, &self.public_lens).collect();
+            for ((&(&context, &public), &link), (&phases, &cores)) in product(&contexts, &self.links.0)
                 .flat_map(|outer| product(&self.phases, cores).map(move |inner| (outer, inner)))
             {
+                let prefix = PublicPrefix::planned(public, &self.prefix_policy);
                 let setting =
                     calibrated.as_ref().and_then(|calibrated| calibrated.machines.setting(cores, Some(link)));
                 for (policy, model) in policies.iter().zip(&models) {
@@ -207,6 +218,8 @@ impl SweepArgs {
                         },
                         work,
                         context,
+                        public_tokens: public,
+                        public_policy: prefix.as_ref().map(|prefix| prefix.policy().clone()),
                         policy: (*policy).clone(),
                         link: link.to_string(),
                         phases,
@@ -215,7 +228,7 @@ impl SweepArgs {
                         calibration: setting.as_ref().map(digest),
                     };
                     let terms = Terms::in_phases(phases).policy((*policy).clone()).cores(cores);
-                    let terms = terms.over(Network::Imitated(link))?;
+                    let terms = party::Terms { prefix: prefix.clone(), ..terms.over(Network::Imitated(link))? };
                     tasks.push(Task { choice, model: model.clone(), link, terms, setting: setting.clone() });
                 }
             }

@@ -1,9 +1,11 @@
 //! `waggle eval`: what it writes, what it finds, what it refuses.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::{fail, fails, json, play, read_json, succeed, text, waggle};
 use serde_json::Value;
+use waggle_mpcache::PolicySpec;
 
 fn eval(line: &str) -> Command {
     waggle(&format!("eval {line}"))
@@ -85,6 +87,45 @@ fn a_study_leaves_a_table_a_report_and_plots() {
     let ratio = part["perplexity_ratio"].as_f64().unwrap();
     assert!(low < ratio && ratio < high, "{interval} around {ratio}");
     assert!(table.contains('±'), "{table}");
+}
+
+/// Behind public text the full cache is that of the joined text, and pruning the public part alone shows.
+#[test]
+fn a_study_behind_public_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let [joined, before, after] = ["joined", "before", "after"].map(|name| dir.path().join(format!("{name}.txt")));
+    let words = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n";
+    let (public, private) = words.split_at(60);
+    for (file, text) in [(&joined, words), (&before, public), (&after, private)] {
+        std::fs::write(file, text).unwrap();
+    }
+    let study = |file: &Path, prompt: usize, rest: &str| {
+        let context = std::fs::read_to_string(file).unwrap().len();
+        let line =
+            format!("--model shakespeare-gpt2 --sequences 1 --context {context} --prompt {prompt} {rest} --text");
+        json(eval(&line).arg(file))
+    };
+    let of = |report: &Value, label: &str, key: &str| row(report, label, None)[key].as_f64().unwrap();
+    let whole = study(&joined, 64, "");
+    let policy = "snapkv:budget=0.25,window=4";
+    let pruned = format!("--public-prefix {} --prefix-policy {policy}", before.display());
+    let report = study(&after, 4, &format!("{pruned} --policies streaming:budget=0.5 --costs lan"));
+    let joined = of(&whole, "full", "perplexity");
+    assert!((of(&report, "full", "perplexity") / joined - 1.0).abs() < 1e-5, "{report}");
+    let behind = format!("full, public {}", policy.parse::<PolicySpec>().unwrap());
+    assert!((of(&report, &behind, "perplexity_ratio") - 1.0).abs() > 1e-4, "{report}");
+    assert!(report["rows"][0]["attention_mass"].is_null(), "{report}");
+    assert_eq!(report["options"]["public_tokens"], 60);
+    // The cost of a token falls with the public tokens that stay.
+    let cost = |at: usize| report["rows"][at]["cost"]["online_bytes"].as_f64().unwrap();
+    assert!(cost(1) < cost(0), "{report}");
+    // Two parties find what f32 finds.
+    let secure = study(&after, 4, &format!("{pruned} --engine secure"));
+    for (label, key) in [("full", "perplexity"), (&*behind, "perplexity")] {
+        assert!((of(&secure, label, key) / of(&report, label, key) - 1.0).abs() < 0.02, "{secure}");
+    }
+    let glue = format!("--task glue --data whose-line.tsv --public-prefix {}", before.display());
+    fails(&mut eval(&glue), 1, ["public-prefix"]);
 }
 
 #[test]

@@ -165,6 +165,43 @@ fn page(dir: &Path, command: &str) -> PathBuf {
     path
 }
 
+/// Public tokens are an axis of a sweep, and stand with the private ones along that of a plot.
+#[test]
+fn a_sweep_goes_over_public_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "--model shakespeare-gpt2 --tokens 4 --prefix-policy streaming:budget=8 --link wan";
+    let sweep = |name: &str, axes: &str| {
+        let line = line.replace("--model ", "--models ").replace("--link ", "--links ");
+        let file = dir.path().join(name);
+        (succeed(waggle(&format!("sweep {line} {axes} --format csv --json")).arg(&file)), file)
+    };
+    let (private, first) = sweep("private.json", "--contexts 8,40");
+    let (public, second) = sweep("public.json", "--contexts 8 --public-lens 0,16,32");
+    assert!(!private.contains("public"), "{private}");
+    let (heads, rows) = columns(&public);
+    let at = |name: &str| heads.iter().position(|head| *head == name).unwrap();
+    let of = |name: &str| rows.iter().map(|row| row[at(name)]).collect::<Vec<_>>();
+    assert_eq!(of("public_tokens"), ["0", "16", "32"]);
+    assert!(of("public_policy")[0].is_empty() && of("public_policy")[1] == "streaming:budget=8", "{public}");
+    let plan = line.replace("--tokens 4", "--tokens 5 --prompt-len 8 --public-len 32 --preprocess");
+    let plan = json(&mut waggle(&format!("plan {plan}")));
+    let record: Value = serde_json::from_slice(&fs::read(&second).unwrap()).unwrap();
+    let [cell, whole] = [&record["cells"][2], &plan["phases"]];
+    for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+        let number = |value: &Value| value[key].as_f64().unwrap();
+        assert_eq!(4.0 * number(&cell["online"]), number(&whole["decode"]), "{key}");
+        assert_eq!(number(&cell["prompt"]), number(&whole["prefill"]), "{key}");
+    }
+    succeed(waggle("plot --metric bytes-context-prompt").args([&first, &second]).arg("--out").arg(dir.path()));
+    let drawn = fs::read_to_string(dir.path().join("bytes-context-prompt.svg")).unwrap().replace('\n', "");
+    for word in [">full<", ">full: 8 behind public text<", ">40<", "Bytes both ways of the prompt"] {
+        assert!(drawn.contains(word), "{word} in {drawn}");
+    }
+    assert!(
+        fail(&mut waggle("sweep --contexts 8 --public-lens 1020"), 1).contains("8 tokens behind 1020 public ones")
+    );
+}
+
 const SWEEP: &str = "sweep --models shakespeare-gpt2 --contexts 16 --policies 'full;h2o:budget=8' --tokens 2 --format markdown --digest";
 
 #[test]

@@ -65,7 +65,7 @@ impl<'a, W> Builder<'a, W> {
         read: impl FnOnce(&Checkpoint) -> Result<Published, CheckpointError>,
     ) -> Result<W, Error> {
         let public = self.disclosed.parts.hold(self.part);
-        let spec = WeightSpec { name: name.into(), inputs, outputs, narrow: self.narrow, public };
+        let spec = WeightSpec { name: name.into(), inputs, outputs, narrow: self.narrow, public, blocks: 1 };
         let values = self.values();
         let Some(published) = values.map(read).transpose()? else {
             return Ok(self.loader.load(&spec, None)?);
@@ -89,7 +89,7 @@ impl<'a, W> Builder<'a, W> {
         read: impl FnOnce(&Checkpoint) -> Result<Array1<f32>, CheckpointError>,
     ) -> Result<W, Error> {
         let public = self.disclosed.parts.hold(self.part);
-        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width, narrow: false, public };
+        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width, narrow: false, public, blocks: 1 };
         let data = self.values().map(read).transpose()?;
         let data = data.map(|gains| WeightData::new(gains.insert_axis(Axis(0)), None));
         Ok(self.loader.load(&spec, data)?)

@@ -2,7 +2,8 @@
 //!
 //! Both parties know the tokens of the prefix, so nothing about them is a secret of the client. Their keys and values
 //! follow from them and the weights, and are as much the server's secret as the weights are. To the engine they are
-//! two more matrices of a layer. Each has a block for every key/value head on its diagonal, and zeros elsewhere:
+//! two more matrices of a layer. Each has a block for every key/value head on its diagonal, and zeros elsewhere,
+//! which nobody multiplies ([`WeightSpec::blocks`]):
 //!
 //! ```text
 //! keys   (kv_heads * head_dim, kv_heads * tokens)      queries beside one another -> scores
@@ -61,7 +62,8 @@ impl<W> Prefix<W> {
             let HeadShape { kv_heads, head_dim, .. } = *heads;
             let (states, columns) = (kv_heads * head_dim, kv_heads * held);
             let mut matrix = |what: &str, inputs, outputs, of: usize, transposed| {
-                let spec = WeightSpec::new(format!("prefix {name}, {what} of layer {layer}"), inputs, outputs);
+                let name = format!("prefix {name}, {what} of layer {layer}");
+                let spec = WeightSpec { blocks: kv_heads, ..WeightSpec::new(name, inputs, outputs) };
                 let blocks = rows.as_ref().map(|rows| Blocks::new(&rows[of], kv_heads, transposed));
                 loader.load(&spec, blocks.map(|blocks| WeightData { matrix: Arc::new(blocks), bias: None }))
             };

@@ -192,6 +192,22 @@ impl Audit {
         self.book().words.values().flatten().sum()
     }
 
+    /// The largest [`deviation`] of words or differences in places whose path ends with `part`, counted together.
+    /// `None` for too few words.
+    pub fn worst_in(&self, part: &str) -> Option<f64> {
+        let book = self.book();
+        let within = |counts: &Counts| {
+            let mut sums: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+            for ((_, bits), counts) in counts.iter().filter(|((path, _), _)| path.ends_with(part)) {
+                let sum = sums.entry(*bits).or_insert_with(|| vec![0; 1 << bits]);
+                sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            }
+            let sums = sums.into_iter().filter(|(bits, sum)| sum.iter().sum::<usize>() >= LEAST << bits);
+            sums.map(|(_, sum)| deviation(&sum)).max_by(f64::total_cmp)
+        };
+        [within(&book.words), within(&book.differences)].into_iter().flatten().max_by(f64::total_cmp)
+    }
+
     /// The place whose words or differences are furthest from uniform, and the [`deviation`] there. Places with few
     /// words count together as one place.
     pub fn worst(&self) -> (String, f64) {

@@ -238,7 +238,14 @@ mod tests {
 
     #[test]
     fn only_kinds_of_one_type_with_equal_fields_are_one_key() {
-        let row = |weight: &str, width| MaskedRow { weight: weight.into(), inputs: 3, outputs: 4, width, bits: 20 };
+        let row = |weight: &str, width| MaskedRow {
+            weight: weight.into(),
+            inputs: 3,
+            outputs: 4,
+            width,
+            bits: 20,
+            blocks: 1,
+        };
         let triple = |n, width| Triple { batch: 1, m: 2, k: 3, n, width };
         // In the order of the offline phase.
         let kinds = || {

@@ -119,7 +119,7 @@ impl HalvesSeed {
 
     /// The AES key from which the words of A for `kind` are expanded, row by row, 8 bytes each.
     fn key(&self, kind: &MaskedRow) -> Zeroizing<[u8; 16]> {
-        let MaskedRow { weight, inputs, outputs, width, bits } = kind;
+        let MaskedRow { weight, inputs, outputs, width, bits, .. } = kind;
         let mut hasher = blake3::Hasher::new_derive_key("waggle 2026 half of a weight");
         hasher.update(&*self.seed);
         for field in [*inputs as u64, *outputs as u64, (*width).into(), (*bits).into()] {
@@ -345,7 +345,7 @@ mod tests {
                     true => Arc::new(numbers.t().to_owned().reversed_axes()),
                 };
                 let matrix = FixedMatrix::rounded(source, 4);
-                let kind = MaskedRow { weight: "w".into(), inputs, outputs, width, bits: 20 };
+                let kind = MaskedRow { weight: "w".into(), inputs, outputs, width, bits: 20, blocks: 1 };
                 let seed = HalvesOwner::new(&mut rng).seed();
                 let halves = sent(&seed, &kind, &matrix);
                 let x: Vec<u64> = (0..2 * inputs).map(|_| rng.next_u64() & mask(width)).collect();
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn every_kind_and_seed_has_a_half_of_its_own() {
-        let kind = MaskedRow { weight: "w".into(), inputs: 2, outputs: 2, width: 64, bits: 20 };
+        let kind = MaskedRow { weight: "w".into(), inputs: 2, outputs: 2, width: 64, bits: 20, blocks: 1 };
         let owner = HalvesOwner::new(&mut rand::rng());
         let owners =
             [HalvesOwner::new(&mut rand::rng()), owner.of_client(&[1; 32]), owner.of_client(&[2; 32]), owner];

@@ -17,4 +17,6 @@ pub struct MaskedRow {
     pub width: u32,
     /// Entries of the matrix are below 2^bits in magnitude.
     pub bits: u32,
+    /// Equal blocks on the diagonal of the matrix, beside which it is zero.
+    pub blocks: usize,
 }

@@ -190,6 +190,47 @@ impl FixedMatrix {
     }
 }
 
+/// The blocks on the diagonal of a matrix, one below the other. Beside them the matrix is zero.
+#[derive(Debug)]
+pub(crate) struct Blocks<'a> {
+    matrix: &'a FixedMatrix,
+    count: usize,
+}
+
+impl<'a> Blocks<'a> {
+    pub(crate) fn new(matrix: &'a FixedMatrix, count: usize) -> Self {
+        Blocks { matrix, count }
+    }
+
+    /// Rows and columns of one block.
+    fn block(&self) -> (usize, usize) {
+        (self.matrix.inputs / self.count, self.matrix.outputs / self.count)
+    }
+}
+
+impl waggle_he::Entries for Blocks<'_> {
+    fn shape(&self) -> (usize, usize) {
+        (self.matrix.inputs, self.block().1)
+    }
+
+    fn by_columns(&self) -> bool {
+        false
+    }
+
+    fn bits(&self) -> u32 {
+        self.matrix.bits
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [i32]) {
+        let (rows, columns) = self.block();
+        let first = line / rows * columns + from;
+        match self.matrix.order() {
+            Order::Rows => self.matrix.read(line, first, out),
+            Order::Columns => (first..).zip(out).for_each(|(at, out)| *out = self.matrix.entry(line, at)),
+        }
+    }
+}
+
 impl waggle_he::Entries for FixedMatrix {
     fn shape(&self) -> (usize, usize) {
         FixedMatrix::shape(self)

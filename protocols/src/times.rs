@@ -1,5 +1,6 @@
 //! Products of words with words and with matrices that are read as they are multiplied.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -31,10 +32,33 @@ impl FixedMatrix {
         spread.times(number, self.shape(), Arc::new(move |x| own.times_here(x)), x)
     }
 
+    /// [`FixedMatrix::times`] where the matrix is zero beside `blocks` equal blocks on its diagonal.
+    ///
+    /// # Errors
+    /// As [`FixedMatrix::times`].
+    pub(crate) fn times_blocks(&self, x: &[u64], blocks: usize) -> Result<Vec<u64>, Error> {
+        if blocks == 1 || self.order() == Order::Columns || self.spread().is_some() {
+            return self.times(x);
+        }
+        let (inputs, outputs) = self.shape();
+        let (k, n) = (inputs / blocks, outputs / blocks);
+        let products = swapped(x, [x.len() / inputs, blocks, k]);
+        let products = products.chunks_exact((x.len() / blocks).max(1)).enumerate().flat_map(|(block, x)| {
+            times_rows_on(family(), x, self, block * k..(block + 1) * k, block * n..(block + 1) * n)
+        });
+        Ok(swapped(&products.collect::<Vec<u64>>(), [blocks, x.len() / inputs, n]))
+    }
+
     /// [`FixedMatrix::times`] by this process alone, with all columns.
     pub fn times_here(&self, x: &[u64]) -> Vec<u64> {
         times_matrix_on(family(), x, self)
     }
+}
+
+/// `x` (a, b, n) as (b, a, n).
+pub(crate) fn swapped(x: &[u64], [a, b, n]: [usize; 3]) -> Vec<u64> {
+    let pieces = (0..b).flat_map(|j| (0..a).map(move |i| (i * b + j) * n));
+    pieces.flat_map(|at| &x[at..at + n]).copied().collect()
 }
 
 /// X Y for row-major X (m x `inputs`) and Y (`inputs` x `outputs`), modulo 2^64.
@@ -61,31 +85,7 @@ fn times_matrix_on(family: Family, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
     let rows = x.len().checked_div(inputs).unwrap_or(0);
     let halves = Halves::new(x);
     match w.order() {
-        Order::Rows => strips(rows, outputs, strip(rows, outputs), |start, columns, out| {
-            let mut lines = vec![0; DEPTH * columns];
-            let mut high = vec![0u32; rows * columns];
-            for first in (0..inputs).step_by(DEPTH) {
-                let depth = DEPTH.min(inputs - first);
-                for (i, line) in lines.chunks_exact_mut(columns).take(depth).enumerate() {
-                    // Later lines come from memory while these are multiplied.
-                    if first + DEPTH + i < inputs {
-                        w.fetch(first + DEPTH + i, start, columns);
-                    }
-                    w.read(first + i, start, line);
-                }
-                lines[depth * columns..].fill(0);
-                let sums = out.chunks_exact_mut(columns).zip(high.chunks_exact_mut(columns));
-                for (row, (low_sums, high_sums)) in sums.enumerate() {
-                    let at = row * inputs + first;
-                    let mut low = [0i32; DEPTH];
-                    low[..depth].copy_from_slice(&halves.low[at..at + depth]);
-                    let mut high = [0u32; DEPTH];
-                    high[..depth].copy_from_slice(&halves.high[at..at + depth]);
-                    scale_lines(family, &low, &high, &lines, low_sums, high_sums);
-                }
-            }
-            out.iter_mut().zip(&high).for_each(|(out, &h)| *out = out.wrapping_add(u64::from(h) << 32));
-        }),
+        Order::Rows => times_rows_on(family, x, w, 0..inputs, 0..outputs),
         Order::Columns => strips(rows, outputs, COLUMNS, |start, columns, sums| {
             if rows == 1 {
                 let products = (start..start + columns).map(|line| line_product(family, &halves, w, line));
@@ -116,6 +116,38 @@ fn times_matrix_on(family: Family, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
             }
         }),
     }
+}
+
+/// The product of `x` with the entries of `w` in the rows `lines` and in `columns`. A line of `w` is a row.
+fn times_rows_on(family: Family, x: &[u64], w: &FixedMatrix, lines: Range<usize>, columns: Range<usize>) -> Vec<u64> {
+    let ((top, inputs), (left, outputs)) = ((lines.start, lines.len()), (columns.start, columns.len()));
+    let rows = x.len().checked_div(inputs).unwrap_or(0);
+    let halves = Halves::new(x);
+    strips(rows, outputs, strip(rows, outputs), |start, columns, out| {
+        let mut lines = vec![0; DEPTH * columns];
+        let mut high = vec![0u32; rows * columns];
+        for first in (0..inputs).step_by(DEPTH) {
+            let depth = DEPTH.min(inputs - first);
+            for (i, line) in lines.chunks_exact_mut(columns).take(depth).enumerate() {
+                // Later lines come from memory while these are multiplied.
+                if first + DEPTH + i < inputs {
+                    w.fetch(top + first + DEPTH + i, left + start, columns);
+                }
+                w.read(top + first + i, left + start, line);
+            }
+            lines[depth * columns..].fill(0);
+            let sums = out.chunks_exact_mut(columns).zip(high.chunks_exact_mut(columns));
+            for (row, (low_sums, high_sums)) in sums.enumerate() {
+                let at = row * inputs + first;
+                let mut low = [0i32; DEPTH];
+                low[..depth].copy_from_slice(&halves.low[at..at + depth]);
+                let mut high = [0u32; DEPTH];
+                high[..depth].copy_from_slice(&halves.high[at..at + depth]);
+                scale_lines(family, &low, &high, &lines, low_sums, high_sums);
+            }
+        }
+        out.iter_mut().zip(&high).for_each(|(out, &h)| *out = out.wrapping_add(u64::from(h) << 32));
+    })
 }
 
 /// The product of the row `x` with line number `line` of `w`, which is read, rounded and multiplied at once. `None`

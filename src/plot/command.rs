@@ -20,11 +20,12 @@ use crate::{Error, out};
 /// point, and accuracy against their number and against bytes. One report of `demo`, `generate`, `serve` or `plan`
 /// gives its timeline, its cost by operation as stacked bars, and the cost of each token. Several reports give the
 /// cost of a decoded token against the length of the cache, a line for each policy, and bars by operation of each. A
-/// sweep gives these as well, of each of its cells; without --by operation its bars are what a token takes prepared
-/// and online. A paper takes the file NAME.tex by \\input: pgfplots sets it in the font and the width of the paper.
+/// sweep gives these as well, of each of its cells, and the cost of the prompt; without --by operation its bars are
+/// what a token takes prepared and online. Several sweeps are drawn as one. A paper takes the file NAME.tex by
+/// \\input: pgfplots sets it in the font and the width of the paper.
 #[derive(Args, Debug)]
 pub(crate) struct PlotArgs {
-    /// Documents: one study, one sweep, or any number of reports of sessions and plans.
+    /// Documents: one study, any number of sweeps, or any number of reports of sessions and plans.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Write the plots into this directory.
@@ -98,19 +99,25 @@ pub(crate) fn run(args: PlotArgs) -> Result<(), Error> {
     let mut decoded = Vec::new();
     let mut plots = Vec::new();
     for path in &args.files {
-        match record::open(path)?.0 {
+        let record = record::open(path)?.0;
+        let mixed = match &record {
+            Record::Study(_) => args.files.len() > 1,
+            Record::Sweep(_) => !sessions.is_empty(),
+            Record::Session(_) => sessions.len() < decoded.len(),
+        };
+        if mixed {
+            return Err(RecordError::BesideOthers(path.clone()).into());
+        }
+        match record {
             Record::Session(report) => {
                 decoded.push(Decoded::of_session(record::name(path), &report));
                 sessions.push(report);
-            }
-            Record::Study(_) | Record::Sweep(_) if args.files.len() > 1 => {
-                return Err(RecordError::BesideOthers(path.clone()).into());
             }
             Record::Study(mut study) => {
                 choose(&mut study.rows, &args.policies, |row| row.label.clone())?;
                 plots = of_study(&study, &sheet)?;
             }
-            Record::Sweep(sweep) => decoded = Decoded::of_sweep(&sweep),
+            Record::Sweep(sweep) => decoded.extend(Decoded::of_sweep(&sweep)),
         }
     }
     if !decoded.is_empty() {

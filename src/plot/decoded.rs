@@ -34,11 +34,15 @@ pub(super) struct Decoded {
     cores: String,
     /// The unit of work: a decoded token, or a pass.
     work: &'static str,
-    /// Tokens in the cache, or tokens of the pass.
+    /// Tokens in the cache, or tokens of the pass, public ones among them.
     context: Option<f64>,
+    /// Private tokens of a prompt behind public ones.
+    behind: Option<usize>,
     seconds: Seconds,
     online: Numbers,
     prepared: Numbers,
+    /// The cost of the prompt and of its preparation, if it is known.
+    prompt: Option<Numbers>,
     /// For each of [`KINDS`], the online cost of each operation.
     operations: [Sums; KINDS.len()],
 }
@@ -50,6 +54,7 @@ impl Decoded {
         let count = report.phases.decode.per_token.len();
         let decoded = count.max(1) as f64;
         let cached = report.options.get("cached").and_then(Value::as_u64);
+        let public = report.options.get("public_tokens").and_then(Value::as_u64).unwrap_or(0);
         let middle = || report.prompt_tokens as f64 + count as f64 / 2.0;
         let numbers = |cost| KINDS.each_ref().map(|kind| (kind.of)(cost) / decoded);
         Decoded {
@@ -60,10 +65,12 @@ impl Decoded {
             phases: report.phases_of_session(),
             cores: option("cores"),
             work: Work::Token.name(),
-            context: (count > 0).then(|| cached.map_or_else(middle, |cached| cached as f64)),
+            context: (count > 0).then(|| public as f64 + cached.map_or_else(middle, |cached| cached as f64)),
+            behind: (public > 0).then_some(report.prompt_tokens),
             seconds: report.seconds(),
             online: numbers(&report.phases.decode.total),
             prepared: numbers(&report.phases.offline),
+            prompt: None,
             operations: KINDS.each_ref().map(|kind| {
                 let mut sums = sums(report, Phase::Decode, kind);
                 sums.values_mut().for_each(|sum| *sum /= decoded);
@@ -94,14 +101,32 @@ impl Decoded {
             phases: choice.phases.name(),
             cores: choice.cores.clone(),
             work: choice.work.name(),
-            context: Some(choice.context as f64),
+            context: Some((choice.public_tokens + choice.context) as f64),
+            behind: (choice.public_tokens > 0).then_some(choice.context),
             seconds,
             online: numbers(&cost.online),
             prepared: numbers(&cost.prepared),
+            prompt: cost.whole_prompt().as_ref().map(numbers),
             operations: [0, 1, 2].map(sums),
         }
     }
 }
+
+/// A cost that charts draw.
+struct Drawn {
+    /// The end of the names of their files.
+    end: &'static str,
+    /// What costs it, if that is not the unit of work.
+    what: Option<&'static str>,
+    part: &'static str,
+    of: fn(&Decoded) -> Option<Numbers>,
+}
+
+const DRAWN: [Drawn; 3] = [
+    Drawn { end: "", what: None, part: "online", of: |one| Some(one.online) },
+    Drawn { end: "-prepared", what: None, part: "prepared", of: |one| Some(one.prepared) },
+    Drawn { end: "-prompt", what: Some("the prompt"), part: "prepared and online", of: |one| one.prompt },
+];
 
 /// The plots that compare decoded tokens: their costs against the length of the cache, with a line for each policy,
 /// and bars by operation, or by phase if operations are not known.
@@ -116,16 +141,15 @@ pub(super) fn of_decoded(all: &[Decoded], sheet: &Sheet) -> Result<Plots, Error>
         let end = |name: String| if panel.name.is_empty() { name } else { format!("{name}-{}", panel.name) };
         let facts = Facts::new(&panel.all, sheet.x.as_ref());
         for &kind in &kinds {
-            for online in [true, false] {
+            for drawn in &DRAWN {
                 let name = match &x {
                     X::Length => "context",
                     X::Cores => "cores",
                     X::Links => "links",
                     X::Option(key) => key,
                 };
-                let part = if online { "" } else { "-prepared" };
-                let name = end(format!("{}-{name}{part}", KINDS[kind].key));
-                if let Some(chart) = against(&panel.all, &facts, kind, online, &x) {
+                let name = end(format!("{}-{name}{}", KINDS[kind].key, drawn.end));
+                if let Some(chart) = against(&panel.all, &facts, kind, drawn, &x) {
                     add(&mut plots, sheet, name, &chart)?;
                 }
             }
@@ -182,6 +206,8 @@ impl Facts {
             "three parties" => "three parties".into(),
             phases => format!("phases: {phases}"),
         }];
+        // Public and private tokens are along the axis together.
+        facts.push(|one| one.behind.map_or_else(String::new, |private| format!("{private} behind public text")));
         if x != Some(&X::Links) {
             facts.push(|one| if one.link.is_empty() { String::new() } else { format!("link {}", one.link) });
         }
@@ -222,7 +248,7 @@ impl Facts {
 
     /// The label of the line to which `one` belongs. It begins with the policy, which determines the line's style.
     fn line(&self, one: &Decoded) -> String {
-        let more = self.differ.iter().map(|fact| fact(one));
+        let more = self.differ.iter().map(|fact| fact(one)).filter(|fact| !fact.is_empty());
         [self.policy(one)].into_iter().chain(more).collect::<Vec<_>>().join(": ")
     }
 
@@ -249,7 +275,7 @@ fn by_phase(all: &[&Decoded], facts: &Facts, kind: usize) -> Bars {
     }
 }
 
-fn against(all: &[&Decoded], facts: &Facts, kind: usize, online: bool, x: &X) -> Option<Chart> {
+fn against(all: &[&Decoded], facts: &Facts, kind: usize, drawn: &Drawn, x: &X) -> Option<Chart> {
     let place = |one: &Decoded| match x {
         X::Length => one.context,
         X::Cores => one.cores.parse::<Cores>().ok().map(|cores| f64::from(cores.client.min(cores.server))),
@@ -257,7 +283,7 @@ fn against(all: &[&Decoded], facts: &Facts, kind: usize, online: bool, x: &X) ->
         X::Option(key) => along(&one.policy, key).map(|(_, value)| value),
     };
     let marks = all.iter().filter_map(|one| {
-        let y = if online { one.online[kind] } else { one.prepared[kind] };
+        let y = (drawn.of)(one)?[kind];
         Some((facts.line(one), Mark { x: place(one)?, y, ..Mark::default() }))
     });
     let series = Series::gather(marks);
@@ -268,7 +294,7 @@ fn against(all: &[&Decoded], facts: &Facts, kind: usize, online: bool, x: &X) ->
     let title = KINDS[kind].title(all[0].seconds);
     let scale = if x_ticks[0] > 0.0 { Scale::Log } else { Scale::Linear };
     Some(Chart {
-        title: format!("{title} of {}, {}", all[0].work, if online { "online" } else { "prepared" }),
+        title: format!("{title} of {}, {}", drawn.what.unwrap_or(all[0].work), drawn.part),
         note: facts.note.clone(),
         x: Quantity { label: x.label().into(), scale, unit: Unit::Number },
         y: Quantity { label: title.to_lowercase(), scale: Scale::Log, unit: KINDS[kind].unit },

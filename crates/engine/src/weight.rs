@@ -20,12 +20,14 @@ pub struct WeightSpec {
     pub narrow: bool,
     /// Whether both parties have the values of the weight. Otherwise the server alone has them.
     pub public: bool,
+    /// Equal blocks on the diagonal of the matrix, beside which it is zero. One block is the matrix itself.
+    pub blocks: usize,
 }
 
 impl WeightSpec {
     /// A weight that is published in floating point and whose values the server alone has.
     pub fn new(name: impl Into<String>, inputs: usize, outputs: usize) -> Self {
-        WeightSpec { name: name.into(), inputs, outputs, narrow: false, public: false }
+        WeightSpec { name: name.into(), inputs, outputs, narrow: false, public: false, blocks: 1 }
     }
 }
 

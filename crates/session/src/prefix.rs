@@ -15,8 +15,9 @@ use crate::terms::Terms;
 /// Hexadecimal digits of a digest: 128 bits, so that nobody finds two prefixes with one digest.
 const DIGEST_DIGITS: usize = 32;
 
-/// The most prefixes that a server keeps in memory, ready for later sessions.
-const KEPT: usize = 8;
+/// The most bytes of keys and values that a server keeps in memory for later sessions. LLaMA-7B holds 1024 tokens in
+/// as many. The newest prefix stays even if it alone takes more.
+const MOST_KEPT: usize = 1 << 30;
 
 /// Public tokens before every text of a session. Both parties know them. The server alone knows the keys and values
 /// that its model makes of them, and which of these it keeps.
@@ -39,6 +40,16 @@ impl PublicPrefix {
     /// The tokens `ids`, of which the server keeps what `policy` keeps of a prompt.
     pub fn new(ids: impl Into<Arc<[u32]>>, policy: PolicySpec) -> Self {
         PublicPrefix { ids: ids.into(), policy, frac_bits: Vec::new() }
+    }
+
+    /// As many tokens as a plan needs, which does not depend on their words. None for no tokens.
+    pub fn planned(tokens: usize, policy: &PolicySpec) -> Option<Self> {
+        (tokens > 0).then(|| PublicPrefix::new(vec![0; tokens], policy.clone()))
+    }
+
+    /// The same tokens, none of them pruned.
+    pub fn whole(&self) -> Self {
+        PublicPrefix::new(self.ids.clone(), PolicySpec::default())
     }
 
     /// The tokens.
@@ -136,7 +147,9 @@ impl PublicPrefix {
         let layers = model.read_prefix(&mut Fixed::new(), input, self.ids.len(), &self.policy)?;
         let mut loader = FixedLoader::default();
         let prefix = Arc::new(self.load(&layers, &mut loader)?);
-        Ok(Read { digest: self.digest(), prefix, frac_bits: loader.frac_bits().to_vec() })
+        let numbers: usize = layers.iter().flat_map(|layer| layer.rows.iter().flatten()).map(|rows| rows.len()).sum();
+        let (bytes, frac_bits) = (numbers * size_of::<f32>(), loader.frac_bits().to_vec());
+        Ok(Read { digest: self.digest(), prefix, frac_bits, bytes })
     }
 }
 
@@ -151,9 +164,11 @@ struct Read {
     digest: String,
     prefix: Arc<Prefix<FixedWeight>>,
     frac_bits: Vec<u32>,
+    /// Bytes of its keys and values in memory.
+    bytes: usize,
 }
 
-/// The prefixes that a server has read last, so that later sessions spend nothing on them.
+/// The prefixes that served last, up to [`MOST_KEPT`] bytes, so that later sessions spend nothing on them.
 #[derive(Default)]
 pub(crate) struct Prefixes(Mutex<Vec<Read>>);
 
@@ -177,9 +192,40 @@ impl Prefixes {
         prefix.frac_bits.clone_from(&read.frac_bits);
         let after = model.after(read.prefix.clone());
         kept.push(read);
-        if kept.len() > KEPT {
-            kept.remove(0);
-        }
+        forget(&mut kept, MOST_KEPT);
         Ok(after)
+    }
+}
+
+/// Forgets the prefixes that served longest ago, so that the others take `most` bytes in all. The last one stays.
+fn forget(kept: &mut Vec<Read>, most: usize) {
+    let mut bytes = 0usize;
+    let fit = kept.iter().rev().take_while(|read| {
+        bytes = bytes.saturating_add(read.bytes);
+        bytes <= most
+    });
+    let stay = fit.count().max(1);
+    kept.drain(..kept.len().saturating_sub(stay));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_stay_while_there_is_room() {
+        let prefix = Arc::new(Prefix::load("", 1, &[], &mut FixedLoader::default()).unwrap());
+        let stay = |bytes: &[usize], most| {
+            let read =
+                |&bytes: &usize| Read { digest: String::new(), prefix: prefix.clone(), frac_bits: vec![], bytes };
+            let mut kept: Vec<Read> = bytes.iter().map(read).collect();
+            forget(&mut kept, most);
+            kept.iter().map(|read| read.bytes).collect::<Vec<_>>()
+        };
+        assert_eq!(stay(&[5, 4, 3, 2], 9), [4, 3, 2]);
+        assert_eq!(stay(&[5, 4, 3, 2], 8), [3, 2]);
+        assert_eq!(stay(&[1, 9], 8), [9], "the newest stays, whatever it takes");
+        assert_eq!(stay(&[1, 2], 8), [1, 2]);
+        assert!(stay(&[], 8).is_empty());
     }
 }

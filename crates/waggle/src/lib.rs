@@ -115,6 +115,7 @@ pub mod program {
     pub use crate::pixels::Preprocessor;
     pub use crate::plan::LAN;
     pub use crate::prompt::{ids_of, read_text, texts, utf8};
+    pub use crate::public::named as public_facts;
     pub use crate::reader::{Reader, harmless, text_of, tokenizer};
     pub use crate::server::{network_of, on_signal};
     pub use crate::study::again;

@@ -129,10 +129,9 @@ impl Plan {
         self.run_for(&model, &terms, mapped, watch)
     }
 
-    /// Public tokens of the planned number: a plan does not depend on their words.
+    /// Public tokens of the planned number.
     pub(crate) fn prefix(&self) -> Option<PublicPrefix> {
-        let ids = vec![0; self.public_len];
-        (!ids.is_empty()).then(|| PublicPrefix::new(ids, self.prefix_policy.clone()))
+        PublicPrefix::planned(self.public_len, &self.prefix_policy)
     }
 
     /// [`Plan::run_with`] for a `model` that is read already. `mapped` returns the bytes of weights that the server

@@ -1,5 +1,6 @@
 //! Public tokens before the texts of a session, as a user states them.
 
+use serde_json::Value;
 use waggle_mpcache::PolicySpec;
 use waggle_session::PublicPrefix;
 use waggle_tokenizer::Tokenizer;
@@ -7,7 +8,6 @@ use waggle_tokenizer::Tokenizer;
 use crate::Error;
 use crate::options::options;
 use crate::prompt::Prompt;
-use crate::summary::Chosen;
 
 options! {
     /// Public tokens before every text: `Public::of("Answer briefly.")`. The server reads them in the clear, so they
@@ -36,7 +36,7 @@ impl Public {
 }
 
 /// What a report says of `prefix`.
-pub(crate) fn named(prefix: &PublicPrefix) -> [Chosen; 3] {
+pub fn named(prefix: &PublicPrefix) -> [(&'static str, Value); 3] {
     let policy = prefix.policy().to_string();
     [
         ("public_tokens", prefix.ids().len().into()),

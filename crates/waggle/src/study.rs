@@ -7,7 +7,7 @@ use waggle_model::ModelFiles;
 use waggle_mpcache::PolicySpec;
 use waggle_report::ModelInfo;
 use waggle_session::party::{Event, Flow, nobody};
-use waggle_study::eval::{Sequence, StudyEngine, StudyReport, candidates, evaluation, passes, widest};
+use waggle_study::eval::{Sequence, StudyEngine, StudyReport, Subject, candidates, evaluation, passes, widest};
 use waggle_study::glue::{GlueError, GlueReport, TASK, answers, read};
 
 use crate::Error;
@@ -71,7 +71,8 @@ impl Study {
         let all = passes(&sequences, &candidates);
         let again = again(self.engine, &self.model, &widest(&candidates))?;
         let tick = told(watch, all);
-        let mut study = evaluation(files, again, self.engine, options, &sequences, &candidates, &tick)?;
+        let subject = Subject { files, again, engine: self.engine, prefix: None };
+        let mut study = evaluation(subject, options, &sequences, &candidates, &tick)?;
         study.provenance = provenance();
         Ok(study)
     }
@@ -124,7 +125,8 @@ impl GlueStudy {
         let tick = told(watch, engines * examples.len());
         let ask = |engine: StudyEngine, policy: &PolicySpec| {
             let mut found = None;
-            engine.run(open_model(&self.model)?, None, &whole, &mut |runner| {
+            let subject = Subject { files: open_model(&self.model)?, again: None, engine, prefix: None };
+            subject.run(&whole, &mut |[runner, _]| {
                 found = Some(answers(runner, &tokenizer, &examples, policy, &tick));
                 Ok(())
             })?;

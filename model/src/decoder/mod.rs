@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD, IxDyn};
 use waggle_engine::{Engine, LogitBits, Right, Select, Tensor};
-use waggle_mpcache::{KvCache, Layers, PolicySpec, Prefix, Shedding};
+use waggle_mpcache::{KvCache, Layers, Policy, PolicySpec, Prefix, Shedding};
 
 use self::block::Block;
 use self::layer::Layer;
@@ -155,7 +155,15 @@ impl<W> Model<W> {
 
     /// [`Model::cache`] for `texts` texts that are read side by side.
     pub(crate) fn cache_of<E: Select<Weight = W>>(&self, texts: usize, policy: &PolicySpec) -> KvCache<E> {
-        let mut cache = KvCache::new(&Layers { texts, ..self.loaded.spec.attention() }, policy);
+        self.behind(KvCache::new(&Layers { texts, ..self.loaded.spec.attention() }, policy))
+    }
+
+    /// [`Model::cache`] for a policy that has no name.
+    pub fn cache_with<E: Select<Weight = W>>(&self, policy: Box<dyn Policy<E>>) -> KvCache<E> {
+        self.behind(KvCache::with_policy(&self.loaded.spec.attention(), policy))
+    }
+
+    fn behind<E: Select<Weight = W>>(&self, mut cache: KvCache<E>) -> KvCache<E> {
         self.prefix.iter().for_each(|prefix| cache.after(prefix));
         cache
     }

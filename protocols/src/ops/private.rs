@@ -14,6 +14,8 @@
 //!           the server multiplies X_s + X_c - R = X - R by W in the clear
 //! ```
 //!
+//! Blocks on the diagonal of a matrix are products of their own, side by side.
+//!
 //! R W is shared by he's product of a random operand ([`waggle_he::SeededPlan`]; its module argues that R is uniform
 //! for the server), or with [`Masks::Sent`] by the direct protocol for an R that the client draws.
 //!
@@ -30,9 +32,11 @@ use waggle_he::{CachedWeights, MatmulShape, MatmulSpec, ProductPlan, Split, Weig
 use crate::correlation::CorrelationKind;
 use crate::deal::dealing::{Dealing, counted, in_range, woven};
 pub use crate::masked_row::MaskedRow;
+use crate::matrix::Blocks;
 use crate::operation::prelude::*;
 use crate::options::Masks;
 use crate::spread::Prepared;
+use crate::times::swapped;
 use crate::weight::FixedWeight;
 use crate::wire::opening;
 
@@ -54,12 +58,25 @@ impl MaskedRow {
             outputs: spec.outputs,
             width,
             bits: weight.bits(),
+            blocks: spec.blocks,
         }
     }
 
+    /// Each block is a product of its own, so that what is zero beside the blocks costs nothing.
     fn spec(&self, rows: usize) -> MatmulSpec {
-        let shape = MatmulShape { batch: 1, m: rows, k: self.inputs, n: self.outputs };
+        let (k, n) = (self.inputs / self.blocks, self.outputs / self.blocks);
+        let shape = MatmulShape { batch: self.blocks, m: rows, k, n };
         MatmulSpec { shape, width: self.width, weight_bits: self.bits }
+    }
+
+    /// Rows of X as the product takes them, block by block.
+    fn by_block(&self, x: &[u64]) -> Vec<u64> {
+        swapped(x, [x.len() / self.inputs, self.blocks, self.inputs / self.blocks])
+    }
+
+    /// The inverse of [`by_block`](Self::by_block), for rows of `width` words.
+    fn by_row(&self, y: Vec<u64>, width: usize) -> Vec<u64> {
+        if self.blocks == 1 { y } else { swapped(&y, [self.blocks, y.len() / width, width / self.blocks]) }
     }
 }
 
@@ -67,6 +84,11 @@ impl Correlation for MaskedRow {
     fn dealt_words(&self) -> Option<u64> {
         let row = (self.inputs as u64).checked_add(self.outputs as u64)?;
         counted(&[self.inputs, self.outputs, 8])?;
+        // A peer may state any number.
+        let fits = |length: usize| self.blocks > 0 && length.is_multiple_of(self.blocks);
+        if !fits(self.inputs) || !fits(self.outputs) {
+            return None;
+        }
         in_range(self.width, row)
     }
 
@@ -116,9 +138,12 @@ impl Correlation for MaskedRow {
         let spec = self.spec(units);
         if s.is_server() {
             let matrix = pipeline.matrix.ok_or(waggle_engine::Error::NoValues { tensor: self.weight.clone() })?;
-            return share(s, spec, Factor::Matrix(matrix), pipeline.next.is_some());
+            let blocks = Blocks::new(matrix, self.blocks);
+            let own = share(s, spec, Factor::of(matrix, &blocks, self.blocks), pipeline.next.is_some())?;
+            return Ok(self.by_row(own, self.outputs));
         }
         let [r, shares] = masks(s, spec, pipeline)?;
+        let (r, shares) = (self.by_row(r, self.inputs), self.by_row(shares, self.outputs));
         let rows = r.chunks_exact(self.inputs).zip(shares.chunks_exact(self.outputs));
         Ok(rows.flat_map(|(r, share)| r.iter().chain(share)).copied().collect())
     }
@@ -159,14 +184,21 @@ pub(super) fn masks_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Er
 pub(super) enum Factor<'a> {
     /// A matrix of its model.
     Matrix(&'a FixedMatrix),
+    /// The blocks of such a matrix.
+    Blocks(&'a Blocks<'a>),
     /// Entries modulo 2^width that serve once.
     Words(&'a [u64]),
 }
 
 impl<'a> Factor<'a> {
+    fn of(matrix: &'a FixedMatrix, blocks: &'a Blocks<'a>, count: usize) -> Self {
+        if count == 1 { Factor::Matrix(matrix) } else { Factor::Blocks(blocks) }
+    }
+
     fn weights(self) -> (Weights<'a>, Option<CachedWeights<'a>>) {
         match self {
             Factor::Matrix(matrix) => (Weights::Entries(matrix), matrix.kept()),
+            Factor::Blocks(blocks) => (Weights::Entries(blocks), None),
             Factor::Words(words) => (Weights::U64(words), None),
         }
     }
@@ -196,13 +228,18 @@ pub(super) fn product(
             return Err(waggle_engine::Error::NoValues { tensor: weight.spec.name.clone() }.into());
         }
     };
-    let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
-    let spec = MaskedRow::of(weight, width).spec(rows);
-    match (masks, side) {
-        (Some(masks), side) => prepared(s, inputs, outputs, width, masks, side),
-        (None, Side::Client(x)) => ask(s, spec, x),
-        (None, Side::Server(x, w)) => answer(s, spec, x, Factor::Matrix(w)),
-    }
+    let outputs = weight.spec.outputs;
+    let row = MaskedRow::of(weight, width);
+    let spec = row.spec(rows);
+    let own = match (masks, side) {
+        (Some(masks), side) => return prepared(s, &row, masks, side),
+        (None, Side::Client(x)) => ask(s, spec, &row.by_block(x))?,
+        (None, Side::Server(x, w)) => {
+            let (x, blocks) = (x.map(|x| row.by_block(x)), Blocks::new(w, row.blocks));
+            answer(s, spec, x.as_deref(), Factor::of(w, &blocks, row.blocks))?
+        }
+    };
+    Ok(row.by_row(own, outputs))
 }
 
 pub(super) fn cost(
@@ -226,7 +263,7 @@ pub(super) fn cost(
 /// `cost`, plus the work of each party of `roles`, which multiplies `rows` rows of its own by the integers of
 /// `weight`.
 pub(super) fn own_cost(cost: Cost, roles: &[Role], weight: &FixedWeight, rows: usize) -> Cost {
-    let entries = weight.spec.inputs * weight.spec.outputs;
+    let entries = weight.spec.inputs * weight.spec.outputs / weight.spec.blocks;
     roles.iter().fold(cost, |cost, &role| {
         cost.work(role, Kernel::ReadWeight, entries).work(role, Kernel::WeightTerm, rows * entries)
     })
@@ -340,9 +377,7 @@ fn product_cost(plan: &ProductPlan, upload: Kernel) -> Cost {
 /// Shares of X W in the prepared form. Uses up one unit of [`MaskedRow`] for each row of X.
 fn prepared(
     s: &mut Session,
-    inputs: usize,
-    outputs: usize,
-    width: u32,
+    &MaskedRow { inputs, outputs, width, blocks, .. }: &MaskedRow,
     masks: &[u64],
     side: Side<'_>,
 ) -> Result<Vec<u64>, Error> {
@@ -363,7 +398,7 @@ fn prepared(
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }
             opening::note(s, "", 0, &masked, &[width]);
-            let mut y = matrix.times(&masked)?;
+            let mut y = matrix.times_blocks(&masked, blocks)?;
             y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
             Ok(y)
         }

@@ -126,6 +126,7 @@ mod tests {
                 outputs: 5,
                 width: 56,
                 bits: 20,
+                blocks: 1,
             }),
             1 => CorrelationKind::new(Squares { n: size, width: 40 }),
             2 => CorrelationKind::new(RowProduct { n: size, width: 44, error_bits: 0 }),

@@ -313,6 +313,19 @@ fn weight(inputs: usize, outputs: usize, seed: u64) -> [FixedWeight; 2] {
     [known, FixedWeight { spec, frac: 16, values: None }]
 }
 
+/// [`weight`] of equal blocks on a diagonal, each of `rows` and `columns`.
+fn diagonal(blocks: usize, rows: usize, columns: usize, seed: u64) -> [FixedWeight; 2] {
+    let (inputs, outputs) = (blocks * rows, blocks * columns);
+    let [known, announced] = weight(inputs, outputs, seed);
+    let FixedValues { matrix, bias } = known.values.expect("known");
+    let entries = matrix.to_integers().into_iter().enumerate();
+    let within = |at: usize| at / outputs / rows == at % outputs / columns;
+    let entries = entries.map(|(at, entry)| if within(at) { entry } else { 0 }).collect();
+    let values = Some(FixedValues { matrix: FixedMatrix::integers(inputs, outputs, entries), bias });
+    let spec = WeightSpec { blocks, ..announced.spec };
+    [values, None].map(|values| FixedWeight { spec: spec.clone(), frac: 16, values })
+}
+
 /// [`weight`] of a narrow matrix, which has 13 fractional bits.
 fn narrow(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
     let spec = WeightSpec { narrow: true, ..WeightSpec::new("w", inputs, outputs) };
@@ -329,10 +342,12 @@ fn linear() {
     let each = [(1, 12, 7), (5, 33, 20)].into_iter().flat_map(|(rows, inputs, outputs)| {
         [weight(inputs, outputs, 4), narrow(inputs, outputs)].map(|weight| (rows, inputs, outputs, weight))
     });
+    let each = each.chain([(1, 12, 21, diagonal(3, 4, 7, 4)), (5, 33, 22, diagonal(11, 3, 2, 4))]);
     for (rows, inputs, outputs, [known, announced]) in each {
         let [known, announced] = [&known, &announced].map(|weight| Linear { weight });
         let (width, bits) = (announced.weight.width(), announced.weight.bits());
-        let shape = MatmulShape { batch: 1, m: rows, k: inputs, n: outputs };
+        let batch = announced.weight.spec.blocks;
+        let shape = MatmulShape { batch, m: rows, k: inputs / batch, n: outputs / batch };
         Laws::of_each(known, announced, known)
             .words(&[rows, inputs], signed_values(26, rows * inputs, 3))
             .ring(width)

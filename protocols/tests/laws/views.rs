@@ -11,7 +11,7 @@ use waggle_protocols::ops::{
 use waggle_protocols::{Lengths, OperandKind, Options, Tensor, Words};
 use waggle_testing::{Function, Laws, TWO_PHASES, function, signed_values};
 
-use crate::{Square, factors, grown, positions_of_shuffled, weight};
+use crate::{Square, diagonal, factors, grown, positions_of_shuffled, weight};
 
 /// Words of an operand.
 const N: usize = 12;
@@ -148,13 +148,16 @@ fn of_products_of_words() {
 fn of_products_with_weights() {
     let (inputs, outputs) = (6, 4);
     let weights = [4, 5].map(|seed| weight(inputs, outputs, seed));
-    hidden(|seed| {
-        let [known, announced] = &weights[seed as usize - 1];
-        let matrix = &known.values.as_ref().expect("known").matrix;
-        let [known, announced] = [known, announced].map(|weight| Linear { weight });
-        let words = random(26, 2 * inputs, seed + 30);
-        Laws::of_each(known, announced, known).words(&[2, inputs], words).weight("w", matrix)
-    });
+    // Queries meet public keys, and their weights public values, in blocks: several rows, each under its own mask.
+    for weights in [&weights, &[4, 5].map(|seed| diagonal(2, 3, 2, seed))] {
+        hidden(|seed| {
+            let [known, announced] = &weights[seed as usize - 1];
+            let matrix = &known.values.as_ref().expect("known").matrix;
+            let [known, announced] = [known, announced].map(|weight| Linear { weight });
+            let words = random(26, 2 * inputs, seed + 30);
+            Laws::of_each(known, announced, known).words(&[2, inputs], words).weight("w", matrix)
+        });
+    }
     hidden(|seed| {
         let [known, announced] = &weights[seed as usize - 1];
         let (ids, matrix) = ([[3, 0, 5], [1, 4, 1]], &known.values.as_ref().expect("known").matrix);

@@ -162,7 +162,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn kind(weight: &str) -> MaskedRow {
-        MaskedRow { weight: weight.into(), inputs: 4, outputs: 4, width: 47, bits: 20 }
+        MaskedRow { weight: weight.into(), inputs: 4, outputs: 4, width: 47, bits: 20, blocks: 1 }
     }
 
     /// A helper's memory with room for `halves` halves of [`kind`].

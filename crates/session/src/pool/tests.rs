@@ -17,7 +17,7 @@ use crate::request::Request;
 pub(super) const BOUND: Lengths = Lengths { prompt: 8, tokens: 3 };
 
 pub(super) fn purpose(policy: &str) -> Purpose {
-    let linear = MaskedRow { weight: "w".into(), inputs: 30, outputs: 7, width: 56, bits: 20 };
+    let linear = MaskedRow { weight: "w".into(), inputs: 30, outputs: 7, width: 56, bits: 20, blocks: 1 };
     let units = BTreeMap::from([
         (CorrelationKind::new(linear), 300),
         (CorrelationKind::new(Squares { n: 5, width: 40 }), 11),

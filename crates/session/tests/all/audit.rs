@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use waggle_model::{Drafts, Guess, Lengths, ModelFiles, Next, Sampler};
+use waggle_mpcache::PolicySpec;
 use waggle_net::Role;
 use waggle_protocols::audit::{Audit, Broken, LIMIT, watch};
 use waggle_protocols::{HelperDeals, Part};
-use waggle_session::Error;
 use waggle_session::party::{
     ClientOptions, ClientSession, Limits, ModelServer, Outcome, Pairing, Prompt, Terms, in_one_process, nobody,
 };
 use waggle_session::pool::{Found, PoolSet, Pools, find, part_path};
+use waggle_session::{Error, PublicPrefix};
 
 use crate::{helper, pools, public};
 
@@ -68,6 +69,11 @@ fn holds(what: &str, audits: &[Audit; 2]) {
 
 /// Runs `session` as it is, and with `broken`. Then the audit names a mask and shows differences.
 fn audited(what: &str, link: &str, broken: Broken, session: impl Fn() -> Result<(), Error>) {
+    audited_at(what, link, broken, &[], session);
+}
+
+/// [`audited`], where differences show at each of `places`, too.
+fn audited_at(what: &str, link: &str, broken: Broken, places: &[&str], session: impl Fn() -> Result<(), Error>) {
     let what = &format!("{what}, {link}");
     watch(None, |audits| {
         session().unwrap();
@@ -83,6 +89,11 @@ fn audited(what: &str, link: &str, broken: Broken, session: impl Fn() -> Result<
         // The view of one party is enough.
         let shows = audits.iter().any(|audit| audit.worst().1 > 2.0 * LIMIT);
         assert!(shows, "{what}: {broken:?} does not show");
+        for place in places {
+            let worst = audits.iter().filter_map(|audit| audit.worst_in(place)).fold(0.0, f64::max);
+            println!("{what}, {broken:?}: {worst:.0} at {place}");
+            assert!(worst > LIMIT, "{what}: {broken:?} does not show at {place}: {worst:.1}");
+        }
     });
 }
 
@@ -164,6 +175,23 @@ fn an_encoder() {
                 session(&server, link, |client| {
                     client.generate(&[id; 24][..], 1, Next::Pick(&mut Sampler::greedy()), &mut nobody)
                 })
+            })
+        });
+    }
+}
+
+/// Queries and weights of every pass meet the same matrices of one prefix, under masks of their own. A twin that
+/// gives rows of these products one mask is seen there, whatever else it breaks.
+#[test]
+fn a_text_behind_public_tokens() {
+    const PRODUCTS: [&str; 2] = ["attention/scores", "attention/values"];
+    let server = server();
+    for link in LINKS {
+        audited_at("a text behind public tokens", link, Broken::Units, &PRODUCTS, || {
+            let prefix = PublicPrefix::new(vec![6, 5, 3, 5, 8, 9, 7, 9, 3, 2], PolicySpec::default());
+            session(&server, link, |client| {
+                let client = client.behind(prefix);
+                client.generate(&PROMPT[..], TOKENS, Next::Pick(&mut Sampler::greedy()), &mut nobody)
             })
         });
     }

@@ -5,15 +5,17 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde_json::Value;
-use waggle_engine::Float;
-use waggle_model::{FloatModel, Model, ModelFiles};
-use waggle_mpcache::PolicySpec;
+use waggle_engine::{Float, FloatLoader, Select, WeightLoader};
+use waggle_model::{FloatModel, Input, Model, ModelFiles};
+use waggle_mpcache::{PolicySpec, Prefix};
 use waggle_protocols::{Fixed, FixedLoader};
 use waggle_report::ModelInfo;
+use waggle_session::PublicPrefix;
 use waggle_session::names::name;
 use waggle_session::party::ModelServer;
 
-use super::{Candidate, EvalError, InClear, Runner, Sequence, StudyReport, TwoParties, evaluate};
+use super::run::compare;
+use super::{Candidate, EvalError, InClear, Runner, Sequence, StudyReport, TwoParties};
 
 /// The engine on which a study runs the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,38 +38,72 @@ impl StudyEngine {
     pub fn opens_twice(self, policy: &PolicySpec) -> bool {
         self == StudyEngine::Secure && policy.needs_scoring_head()
     }
+}
 
-    /// Opens the model of `files` on this engine, with the scoring columns that `policy` needs, and calls `run` with
-    /// it. `again` are the same files opened a second time; they are given if the engine [opens them
-    /// twice](StudyEngine::opens_twice).
+/// The model of a study.
+pub struct Subject {
+    /// Its files.
+    pub files: ModelFiles,
+    /// The same files opened a second time, if the engine [opens them twice](StudyEngine::opens_twice).
+    pub again: Option<ModelFiles>,
+    /// The engine.
+    pub engine: StudyEngine,
+    /// Public tokens before every sequence.
+    pub prefix: Option<PublicPrefix>,
+}
+
+impl Subject {
+    /// Opens the model on its engine, with the scoring columns that `policy` needs, and calls `run` with it twice:
+    /// behind all public tokens, and behind what is left of these where their policy has pruned them.
     ///
     /// # Errors
     /// Errors of the model and of `run`.
     pub fn run(
         self,
-        files: ModelFiles,
-        again: Option<ModelFiles>,
         policy: &PolicySpec,
-        run: &mut dyn FnMut(&dyn Runner) -> Result<(), EvalError>,
+        run: &mut dyn FnMut([&dyn Runner; 2]) -> Result<(), EvalError>,
     ) -> Result<(), EvalError> {
-        match self {
+        let Subject { files, again, engine, prefix } = self;
+        let prefix = prefix.as_ref();
+        match engine {
             StudyEngine::Float => {
                 let model = FloatModel::open(policy, &files)?;
-                run(&InClear { model: &model, engine: Float::default })
+                in_clear(&model, Float::default, &mut FloatLoader, prefix, run)
             }
             StudyEngine::Fixed => {
                 let (spec, checkpoint) = (&files.spec, Some(&files.checkpoint));
-                let model = Model::load_for(policy, &mut FixedLoader::default(), spec, checkpoint)?;
-                run(&InClear { model: &model, engine: Fixed::new })
+                let mut loader = FixedLoader::default();
+                let model = Model::load_for(policy, &mut loader, spec, checkpoint)?;
+                in_clear(&model, Fixed::new, &mut loader, prefix, run)
             }
             StudyEngine::Secure => {
                 let learned = again.map(|files| ModelServer::builder().policy(policy).load(files)).transpose()?;
-                let server = ModelServer::builder().load(files)?;
+                let (server, learned) = (&ModelServer::builder().load(files)?, learned.as_ref());
                 let protocol = waggle_protocols::Options::default();
-                run(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
+                let behind = |prefix| TwoParties { server, learned, protocol, prefix };
+                run([&behind(prefix.map(PublicPrefix::whole)), &behind(prefix.cloned())])
             }
         }
     }
+}
+
+/// [`Subject::run`] for a `model` in the clear.
+fn in_clear<E: Select>(
+    model: &Model<E::Weight>,
+    engine: fn() -> E,
+    loader: &mut dyn WeightLoader<Weight = E::Weight>,
+    prefix: Option<&PublicPrefix>,
+    run: &mut dyn FnMut([&dyn Runner; 2]) -> Result<(), EvalError>,
+) -> Result<(), EvalError> {
+    let mut behind = |prefix: Option<PublicPrefix>| {
+        let Some(prefix) = prefix else { return Ok(model.clone()) };
+        let (ids, policy) = (prefix.ids(), prefix.policy());
+        let layers = model.read_prefix(&mut engine(), Input::known(ids), ids.len(), policy)?;
+        let loaded = Prefix::load(&prefix.digest(), ids.len(), &layers, loader).map_err(waggle_model::Error::from)?;
+        Ok::<_, EvalError>(model.after(loaded.into()))
+    };
+    let [whole, pruned] = [behind(prefix.map(PublicPrefix::whole))?, behind(prefix.cloned())?];
+    run([&InClear { model: &whole, engine }, &InClear { model: &pruned, engine }])
 }
 
 impl fmt::Display for StudyEngine {
@@ -120,25 +156,23 @@ pub fn widest(candidates: &[Candidate]) -> PolicySpec {
     policies.into_iter().find(|policy| policy.needs_scoring_head()).cloned().unwrap_or_default()
 }
 
-/// Runs a study of the model of `files` with the full cache and `candidates`. `again` are the same files opened a
-/// second time; they are given if the engine [opens them twice](StudyEngine::opens_twice) for the [`widest`] policy.
-/// `options` are the options that the report names. `tick` is called after each pass, from any thread.
+/// Runs a study of `subject` with the full cache and `candidates`, of which the [`widest`] policy decides whether
+/// files are opened twice. `options` are the options that the report names. `tick` is called after each pass, from
+/// any thread. The full cache stands behind all public tokens, and the candidates behind what their policy keeps.
 ///
 /// # Errors
 /// Errors of the model, and of a candidate that the engine cannot run.
 pub fn evaluation(
-    files: ModelFiles,
-    again: Option<ModelFiles>,
-    engine: StudyEngine,
+    subject: Subject,
     options: BTreeMap<String, Value>,
     sequences: &[Sequence],
     candidates: &[Candidate],
     tick: &(dyn Fn() + Sync),
 ) -> Result<StudyReport, EvalError> {
-    let info = ModelInfo::new(&files.name, &files.spec);
-    let mut scores = None;
-    engine.run(files, again, &widest(candidates), &mut |runner| {
-        scores = Some(evaluate(runner, sequences, candidates, tick)?);
+    let info = ModelInfo::new(&subject.files.name, &subject.files.spec);
+    let (mut scores, prefix) = (None, subject.prefix.clone());
+    subject.run(&widest(candidates), &mut |runners| {
+        scores = Some(compare(runners, prefix.as_ref(), sequences, candidates, tick)?);
         Ok(())
     })?;
     Ok(StudyReport::new(info, options, sequences, candidates, scores.expect("a model that is there was run")))

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use waggle_report::ModelInfo;
 
-use super::{Metric, Row, StudyReport, Task};
+use super::{Candidate, Metric, Row, StudyReport, Task};
 
 impl StudyReport {
     /// The results in the form of lm-evaluation-harness: `results`, `configs`, `versions`, `n-shot`, `n-samples`,
@@ -51,7 +51,11 @@ pub(crate) fn config_of(model: &ModelInfo) -> Value {
 }
 
 fn name(task: &Task, row: &Row) -> String {
-    if row.budget.is_none() { task.name.into() } else { format!("{}@{}", task.name, row.policy) }
+    match row.budget {
+        None if row.label == Candidate::full().label => task.name.into(),
+        None => format!("{}@{}", task.name, row.label),
+        Some(_) => format!("{}@{}", task.name, row.policy),
+    }
 }
 
 fn numbers(row: &Row, alias: &str, metrics: &[&Metric]) -> Value {

@@ -13,7 +13,8 @@ use waggle_model::{
     GenerateOptions, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, NoHooks, Sampler, Step, generate,
     generate_with,
 };
-use waggle_mpcache::{Budget, KvCache, Policy, PolicySpec};
+use waggle_mpcache::{Budget, Policy, PolicySpec};
+use waggle_session::PublicPrefix;
 use waggle_session::party::{
     ClientOptions, Event, Flow, Limits, ModelServer, Prompt, Request, Terms, Watch, in_one_process, nobody,
 };
@@ -40,6 +41,11 @@ impl Candidate {
     pub fn full() -> Self {
         let policy = PolicySpec::default();
         Candidate { label: policy.to_string(), budget: None, policy }
+    }
+
+    /// The full cache behind public tokens that `policy` has pruned.
+    pub fn behind(policy: &PolicySpec) -> Self {
+        Candidate { label: format!("full, public {policy}"), ..Candidate::full() }
     }
 
     /// `policy` at `budget`. The budget is a share of the cache in (0, 1] or, if the policy accepts it, a whole
@@ -104,7 +110,8 @@ fn side_by_side(texts: &[(Vec<u32>, Option<usize>)]) -> Result<Prompt, EvalError
     Ok(Prompt::side_by_side(&texts, None, true)?)
 }
 
-/// Runs sequences in this process, on an engine that sees its values. Attention is [`Observed`].
+/// Runs sequences in this process, on an engine that sees its values. Attention is [`Observed`], but not behind
+/// public tokens, whose keys the observer does not have.
 pub struct InClear<'a, E: Engine> {
     /// The model.
     pub model: &'a Model<E::Weight>,
@@ -133,27 +140,37 @@ impl<E: Select> Runner for InClear<'_, E> {
         let pruned = layers.pruned().max(1);
         // The prompt's last position may be scored, but tokens that go through the model together are not measured.
         let alone: Vec<usize> = sequence.scored().iter().copied().filter(|p| *p >= sequence.prompt()).collect();
-        let (observed, means) = Observed::new(policy.build(pruned, layers.pruned_heads()), pruned, &alone);
-        let whole = policy.shed().and_then(|shed| shed.steps(layers.windows.len()).first().map(|step| step.layer));
-        let whole = layers.windows[..whole.unwrap_or(layers.windows.len())].iter().filter(|w| w.is_none()).count();
-        let observed = observed.first(whole);
+        let build = || policy.build(pruned, layers.pruned_heads());
+        let observes = self.model.public_tokens() == 0;
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let input = Input::known(prompt);
         let mut ticks = Ticks(tick);
-        let generate = |runs: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
-            let mut cache = KvCache::with_policy(&layers, runs).shedding(policy.shed());
-            generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
-        };
+        let generate =
+            |runs: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
+                let mut cache = self.model.cache_with(runs).shedding(policy.shed());
+                generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
+            };
         let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
-        let out = generate(Box::new(observed), options, Next::Forced(rest), &mut ticks)?;
-        let means = *means.lock().unwrap_or_else(PoisonError::into_inner);
+        let (observed, means) = match observes {
+            true => {
+                let (observed, means) = Observed::new(build(), pruned, &alone);
+                // Rows that have ended are not in the layers that follow.
+                let step = policy.shed().and_then(|shed| shed.steps(layers.windows.len()).first().copied());
+                let whole = &layers.windows[..step.map_or(layers.windows.len(), |step| step.layer)];
+                let observed = observed.first(whole.iter().filter(|window| window.is_none()).count());
+                (Box::new(observed) as Box<dyn Policy<E>>, Some(means))
+            }
+            false => (build(), None),
+        };
+        let out = generate(observed, options, Next::Forced(rest), &mut ticks)?;
+        let attention = means.map(|means| *means.lock().unwrap_or_else(PoisonError::into_inner));
         let generated = sequence.wanted().map(|Wanted { tokens, .. }| {
             let options = GenerateOptions { tokens: *tokens, stop_at_eos: true, ..GenerateOptions::default() };
             let mut greedy = Sampler::greedy();
-            generate(policy.build(pruned, layers.pruned_heads()), options, Next::Pick(&mut greedy), &mut NoHooks)
+            generate(build(), options, Next::Pick(&mut greedy), &mut NoHooks)
         });
         let generated = generated.transpose()?.map(|out| out.tokens);
-        Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means), generated })
+        Ok(Trace { logits: scored_rows(sequence, &out), attention, generated })
     }
 
     /// One text at a time. Reading side by side would save messages, but in the clear there are none.
@@ -181,6 +198,8 @@ pub struct TwoParties<'a> {
     pub learned: Option<&'a ModelServer>,
     /// Options of the protocols.
     pub protocol: waggle_protocols::Options,
+    /// Public tokens before every sequence.
+    pub prefix: Option<PublicPrefix>,
 }
 
 /// The longest time that a party waits for the other one. In fact the other party computes for seconds at most.
@@ -258,6 +277,7 @@ impl TwoParties<'_> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
         let hosted = self.learned.filter(|_| policy.needs_scoring_head()).unwrap_or(self.server);
         let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, &ClientOptions::default(), PATIENCE, |open| {
+            let open = open.behind(self.prefix.clone());
             let open = if stop_at_eos { open.stopping_at_eos() } else { open };
             open.generate(prompt, tokens, next, watch)
         })?;
@@ -337,13 +357,25 @@ pub fn evaluate(
     candidates: &[Candidate],
     tick: &(dyn Fn() + Sync),
 ) -> Result<(Scores, Vec<Scores>), EvalError> {
-    check(runner, sequences, candidates)?;
+    compare([runner, runner], None, sequences, candidates, tick)
+}
+
+/// [`evaluate`] with two runners: that of the full cache, and that of `candidates`. Both put `prefix` before every
+/// sequence.
+pub(super) fn compare(
+    [whole, runner]: [&dyn Runner; 2],
+    prefix: Option<&PublicPrefix>,
+    sequences: &[Sequence],
+    candidates: &[Candidate],
+    tick: &(dyn Fn() + Sync),
+) -> Result<(Scores, Vec<Scores>), EvalError> {
+    check(runner, prefix, sequences, candidates)?;
     let full = Candidate::full();
     let at_once = runner.most_at_once();
     let all = |policy: &PolicySpec| batches(sequences, policy.side_by_side().then(|| runner.most_side_by_side()));
     let batches_of_full = all(&full.policy);
     let reference = parallel(batches_of_full.len(), at_once, |batch| {
-        runner.run_together(&sequences[batches_of_full[batch].clone()], &full.policy, tick)
+        whole.run_together(&sequences[batches_of_full[batch].clone()], &full.policy, tick)
     })?;
     let reference: Vec<Trace> = reference.into_iter().flatten().collect();
     let score = |s: usize, trace: &Trace| {
@@ -390,13 +422,18 @@ fn batches(sequences: &[Sequence], most: Option<usize>) -> Vec<Range<usize>> {
         .collect()
 }
 
-fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) -> Result<(), EvalError> {
-    let spec = runner.spec();
+fn check(
+    runner: &dyn Runner,
+    prefix: Option<&PublicPrefix>,
+    sequences: &[Sequence],
+    candidates: &[Candidate],
+) -> Result<(), EvalError> {
+    let (spec, terms) = (runner.spec(), Terms { prefix: prefix.cloned(), ..Terms::default() });
     for sequence in sequences {
         let wanted = sequence.wanted().map(|wanted| wanted.tokens);
         for tokens in std::iter::once(sequence.passes()).chain(wanted) {
             let request = Request::from(Lengths { prompt: sequence.prompt(), tokens });
-            match request.validate(&spec, &Terms::default(), &Limits::NONE) {
+            match request.validate(&spec, &terms, &Limits::NONE) {
                 Err(waggle_session::Error::Model(waggle_model::Error::TooLong { limit, .. })) => {
                     let context = sequence.ids().len().max(sequence.prompt() + tokens);
                     return Err(EvalError::Context { context, limit });

@@ -25,6 +25,12 @@ pub struct Choice {
     pub work: Work,
     /// Tokens of the prompt, or of the pass.
     pub context: usize,
+    /// Public tokens before the prompt.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub public_tokens: usize,
+    /// The policy that prunes the public tokens, if there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_policy: Option<PolicySpec>,
     /// The policy of the cache.
     pub policy: PolicySpec,
     /// The link, by name or by numbers.
@@ -41,6 +47,10 @@ pub struct Choice {
     pub calibration: Option<String>,
 }
 
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 impl Choice {
     /// The cell's choices in words.
     pub fn name(&self) -> String {
@@ -50,12 +60,16 @@ impl Choice {
             Work::Pass => "over",
         };
         let (work, phases) = (work.name(), phases.name());
-        format!("{model}, {work} {place} {context} tokens, {policy}, {link}, phases: {phases}, {cores} cores")
+        let public = self.public_policy.as_ref();
+        let public = public.map(|policy| format!(" behind {} public ones ({policy})", self.public_tokens));
+        let tokens = format!("{context} tokens{}", public.unwrap_or_default());
+        format!("{model}, {work} {place} {tokens}, {policy}, {link}, phases: {phases}, {cores} cores")
     }
 
-    /// The choices in which cells that are compared must agree: model, work, context, link, phases and cores.
-    pub fn setting(&self) -> (&str, Work, usize, &str, Phases, &str) {
-        (&self.model, self.work, self.context, &self.link, self.phases, &self.cores)
+    /// The choices in which cells that are compared must agree: model, work, context and public tokens, link, phases
+    /// and cores.
+    pub fn setting(&self) -> (&str, Work, [usize; 2], &str, Phases, &str) {
+        (&self.model, self.work, [self.context, self.public_tokens], &self.link, self.phases, &self.cores)
     }
 
     /// The link's rate and delay; `None` if `link` cannot be parsed.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use waggle_mpcache::PolicySpec;
 use waggle_report::table::{Cell, Document, Shown, Table};
 use waggle_report::{CONDITIONS, Price, Seconds, conditions};
 
@@ -78,8 +79,19 @@ impl Sweep {
     }
 }
 
-const SETTINGS: [&str; 9] =
-    ["model", "prompt_tokens", "policy", "link", "phases", "work", "mean_of_tokens", "cores", "random"];
+const SETTINGS: [&str; 11] = [
+    "model",
+    "prompt_tokens",
+    "public_tokens",
+    "public_policy",
+    "policy",
+    "link",
+    "phases",
+    "work",
+    "mean_of_tokens",
+    "cores",
+    "random",
+];
 
 /// Keys of the columns that are shown only on request. The caption states the link's numbers.
 const ASKED: &str = "rate_mbit_s round_trip_ms prepared_flows prepared_network_seconds prepared_predicted_seconds \
@@ -100,11 +112,17 @@ impl Row {
         self.0.push((title.into(), unit, cell));
     }
 
-    /// Begins a row with the columns of choices and assumptions.
-    fn of(Planned { choice, random, .. }: &Planned, operation: Option<&str>) -> Self {
+    /// Begins the row of one of `cells` with the columns of choices and assumptions. Without public tokens in any
+    /// cell no column speaks of them.
+    fn of(cells: &[Planned], Planned { choice, random, .. }: &Planned, operation: Option<&str>) -> Self {
         let mut row = Row::default();
         row.add("model", "", Cell::text(choice.model.clone()));
         row.add("prompt", "tokens", Cell::count(choice.context as u64));
+        if cells.iter().any(|cell| cell.choice.public_tokens > 0) {
+            row.add("public", "tokens", Cell::count(choice.public_tokens as u64));
+            let policy = choice.public_policy.as_ref().map(PolicySpec::to_string);
+            row.add("public policy", "", Cell::maybe(policy, Cell::text));
+        }
         row.add("policy", "", Cell::text(choice.policy.to_string()));
         row.add("link", "", Cell::text(choice.link.clone()));
         row.add("phases", "", Cell::text(choice.phases.name()));
@@ -185,7 +203,7 @@ fn operations(cells: &[Planned], cell: &Planned, price: &Price) -> Vec<Row> {
     let of = |OperationCost { operation, cost }: &OperationCost| {
         let other = compared.iter().find(|other| other.operation == *operation);
         let share = cost.total().bytes() / all;
-        let mut row = Row::of(cell, Some(operation));
+        let mut row = Row::of(cells, cell, Some(operation));
         row.work(cell, cost, price);
         row.add("share", "", Cell::number(share, format!("{share:.3}")));
         row.fewer(cost.total(), other.map(|other| other.cost.total()));
@@ -202,7 +220,7 @@ fn whole(cells: &[Planned], cell: &Planned, price: &Price) -> Row {
     // With a single policy there is nothing to compare.
     let several = cells.iter().any(|other| other.choice.policy != cell.choice.policy);
     let other = several.then(|| first(cells, cell).cost.total());
-    let mut row = Row::of(cell, None);
+    let mut row = Row::of(cells, cell, None);
     row.work(cell, &cell.cost, price);
     row.fewer(mine, other);
     let faster = if mine.predicted_seconds.is_some() { "faster, predicted" } else { "faster, network" };

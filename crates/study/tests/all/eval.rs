@@ -196,7 +196,8 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     let fixed = InClear { model: &model, engine: Fixed::new };
     let (_, fixed) = metrics(evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap());
     let server = ModelServer::builder().load(bundled(name).unwrap()).unwrap();
-    let secure = TwoParties { server: &server, learned: None, protocol: waggle_protocols::Options::default() };
+    let protocol = waggle_protocols::Options::default();
+    let secure = TwoParties { server: &server, learned: None, protocol, prefix: None };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {
         passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
