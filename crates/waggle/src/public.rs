@@ -2,11 +2,13 @@
 
 use waggle_mpcache::PolicySpec;
 use waggle_session::PublicPrefix;
+use waggle_session::party::{Event, PublicModel, Watch};
 use waggle_tokenizer::Tokenizer;
 
 use crate::Error;
 use crate::options::options;
 use crate::prompt::Prompt;
+use crate::reader::harmless;
 use crate::summary::Chosen;
 
 options! {
@@ -33,6 +35,41 @@ impl Public {
     pub fn encoded(&self, tokenizer: Option<&Tokenizer>) -> Result<PublicPrefix, Error> {
         Ok(PublicPrefix::new(self.text.clone().ids(tokenizer)?, self.policy.clone()))
     }
+
+    /// The public tokens before the texts of a session with `model`: the client's `own`, otherwise those that the
+    /// server offers, which `watch` is shown first.
+    ///
+    /// # Errors
+    /// As [`Public::encoded`]. If the server offers ids that its model does not have.
+    pub fn before(
+        own: Option<&Public>,
+        model: &PublicModel,
+        tokenizer: Option<&Tokenizer>,
+        watch: &mut Watch,
+    ) -> Result<Option<PublicPrefix>, Error> {
+        if let Some(own) = own {
+            return own.encoded(tokenizer).map(Some);
+        }
+        if let Some(offer) = &model.offer {
+            model.spec.check_ids(offer.ids())?;
+            let text = tokenizer.map(|tokenizer| tokenizer.decode(offer.ids())).transpose()?;
+            watch(Event::Offer(offer, &harmless(&text.unwrap_or_default())));
+        }
+        Ok(model.offer.clone())
+    }
+}
+
+/// A line about the public tokens that a server offers: how many, their digest, their policy, and how their `text`
+/// begins.
+pub fn offer_note(offer: &PublicPrefix, text: &str) -> String {
+    /// Characters of the text that are shown.
+    const SHOWN: usize = 60;
+    let start: String = text.chars().take(SHOWN).collect();
+    let words = match text.chars().count() {
+        0 => String::new(),
+        all => format!(": {start:?}{}", if all > SHOWN { " ..." } else { "" }),
+    };
+    format!("the server puts public text before yours ({offer}){words}; --no-public-prefix does without")
 }
 
 /// What a report says of `prefix`.
