@@ -57,7 +57,8 @@ pub(super) struct ServeArgs {
     /// Most tokens of a prompt, or of all prompts that are read side by side.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.prompt)]
     max_prompt: usize,
-    /// Most public tokens that a client may have the server read before its texts (`generate --public-prefix`).
+    /// Most public tokens that a client may have the server read before its texts (`generate --public-prefix`), those
+    /// that the server offers included.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_public: usize,
     #[command(flatten)]

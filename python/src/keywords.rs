@@ -11,8 +11,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use waggle::{
-    Allow, ChatOptions, Client, Cores, Draft, LinkShape, Pads, Plan, PolicySpec, Prompt, Proof, Public, PublicKey, Request,
-    Reveals, Sampling, ServerConfig, Template, Terms, TokenizerOf, names,
+    Allow, ChatOptions, Client, Cores, Draft, LinkShape, Pads, Plan, PolicySpec, Prompt, Proof, Public, PublicKey,
+    Request, Reveals, Sampling, ServerConfig, Template, Terms, TokenizerOf, names,
 };
 
 use crate::{Input, Words, failed, said};

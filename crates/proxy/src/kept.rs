@@ -92,8 +92,8 @@ impl Kept {
     }
 
     /// Generates an answer of up to `tokens` tokens after `messages` for the key `who`. The first `public` of them
-    /// stand before every conversation of this session. Returns the turn and its cost. If the turn is too long for this session, `longest` is set to the turn's length, so that a longer
-    /// session can be opened.
+    /// stand before every conversation of this session. Returns the turn and its cost. If the turn is too long for
+    /// this session, `longest` is set to the turn's length, so that a longer session can be opened.
     pub(super) fn turn(
         &mut self,
         who: usize,

@@ -243,7 +243,8 @@ impl ProxyConfig {
     }
 
     /// Opens a first session with the server. Returns the public part of its model, the agreed terms, and the session
-    /// that stays open, with the lengths of its turns and answers. There is no such session if the server holds no conversations, or if prompts are padded.
+    /// that stays open, with the lengths of its turns and answers. There is no such session if the server holds no
+    /// conversations, or if prompts are padded.
     fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<(Chat, Lengths)>), Error> {
         let under = |agreed: &Terms| {
             let open = Open { reveal: false, ..terms.open };

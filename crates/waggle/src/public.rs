@@ -81,3 +81,34 @@ pub(crate) fn named(prefix: &PublicPrefix) -> [Chosen; 3] {
         ("public_policy", policy.into()),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use waggle_model::Disclosed;
+    use waggle_session::party::Flow;
+
+    use super::*;
+
+    /// Ids that a hostile server makes up are refused before they are shown, and what is shown is a line.
+    #[test]
+    fn an_offer_is_a_line_of_ids_that_the_model_has() {
+        let files = waggle_model::bundled("shakespeare-gpt2").unwrap();
+        let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+        let mut model = PublicModel::of_shape(String::new(), files.spec, Disclosed::default()).unwrap();
+        let ids = tokenizer.encode(&"O\n".repeat(40)).unwrap();
+        let mut shown = Vec::new();
+        for (ids, good) in [(ids, true), (vec![1, 1 << 20], false)] {
+            let offer = PublicPrefix::new(ids, PolicySpec::default());
+            model.offer = Some(offer.clone());
+            let taken = Public::before(None, &model, Some(&tokenizer), &mut |event| {
+                if let Event::Offer(offer, text) = event {
+                    shown.push(offer_note(offer, text));
+                }
+                Flow::GoOn
+            });
+            assert_eq!(taken.ok(), good.then_some(Some(offer)));
+        }
+        let [line] = &shown[..] else { panic!("{shown:?}") };
+        assert!(line.contains(r#": "O\nO\n"#) && line.contains("\" ...;") && !line.contains('\n'), "{line}");
+    }
+}
