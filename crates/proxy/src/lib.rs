@@ -57,6 +57,7 @@ use waggle_net::KeyError;
 use waggle_session::PublicPrefix;
 use waggle_session::party::{ClientOptions, Open, PublicModel, Terms};
 
+use kept::Kept;
 use metrics::Metrics;
 use sessions::Sessions;
 use spent::Spent;
@@ -222,7 +223,7 @@ impl ProxyConfig {
         if self.pad_prompt.is_some() && prefix.is_some() {
             return Err(waggle_model::Error::PaddedPrefix.into());
         }
-        let public = Before { head: open.as_ref().map_or(0, |(chat, _)| chat.public_tokens()), prefix };
+        let public = Before { head: open.as_ref().map_or(0, |kept| kept.chat.public_tokens()), prefix };
         let limit = public.room(&model.spec, self.public_system);
         let usual = self.usual(limit);
         if usual.prompt.saturating_add(usual.tokens) > limit {
@@ -243,20 +244,22 @@ impl ProxyConfig {
     }
 
     /// Opens a first session with the server. Returns the public part of its model, the agreed terms, and the session
-    /// that stays open, with the lengths of its turns and answers. There is no such session if the server holds no
-    /// conversations, or if prompts are padded.
-    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<(Chat, Lengths)>), Error> {
+    /// that stays open. There is no such session if the server holds no conversations, or if prompts are padded.
+    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<Kept>), Error> {
         let under = |agreed: &Terms| {
             let open = Open { reveal: false, ..terms.open };
             Terms { reveal: agreed.reveal, open, ..terms.clone() }
         };
         let talk = |lengths: Lengths| match self.pad_prompt {
             Some(_) => Ok(None),
-            None => granted(self.talk(lengths, self.public_system)),
+            None => {
+                let chat = granted(self.talk(lengths, self.public_system))?;
+                Ok::<_, Error>(chat.map(|chat| Kept::new(chat, lengths, self.public_system, false)))
+            }
         };
         let usual = self.usual(usize::MAX);
-        if let Some(chat) = talk(usual)? {
-            return Ok((chat.model().clone(), under(chat.terms()), Some((chat, usual))));
+        if let Some(kept) = talk(usual)? {
+            return Ok((kept.chat.model().clone(), under(kept.chat.terms()), Some(kept)));
         }
         let template = self.template == Template::Server;
         let without_offer = self.public.is_some();
@@ -274,8 +277,8 @@ impl ProxyConfig {
             if shorter == tried {
                 continue;
             }
-            if let Some(chat) = talk(shorter)? {
-                return Ok((model, terms, Some((chat, shorter))));
+            if let Some(kept) = talk(shorter)? {
+                return Ok((model, terms, Some(kept)));
             }
             tried = shorter;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ndarray::Axis;
-use waggle::{Chat, PromptError};
+use waggle::PromptError;
 use waggle_model::{Generation, Lengths, Next, Sampler};
 use waggle_session::party::{ClientOptions, Prompt, PublicModel, Terms, nobody};
 use waggle_tokenizer::{Tokenizer, TokenizerError};
@@ -56,13 +56,11 @@ impl Sessions {
         config: ProxyConfig,
         (terms, model, public): (Terms, PublicModel, Before),
         tokenizer: Tokenizer,
-        open: Option<(Chat, Lengths)>,
+        kept: Option<Kept>,
         shared: Arc<Shared>,
     ) -> Result<Self, TokenizerError> {
         let pieces = Pieces::new(model.tokenizer.as_deref().unwrap_or_default())?;
-        let talks = open.is_some();
-        let head = config.public_system;
-        let kept = open.map(|(chat, longest)| Kept::new(chat, longest, head, false));
+        let talks = kept.is_some();
         Ok(Sessions { config, terms, model, public, tokenizer: Arc::new(tokenizer), pieces, kept, talks, shared })
     }
 
