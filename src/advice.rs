@@ -104,6 +104,9 @@ fn of_model(error: &waggle_model::Error) -> Option<String> {
             some("`waggle quantize` makes one of 8 bits")
         }
         waggle_model::Error::Policy(error) => of_policy(error),
+        waggle_model::Error::PaddedPrefix => {
+            some("take prompts of one length, without --pad-prompt, or no public text (--no-public-prefix)")
+        }
         _ => None,
     }
 }

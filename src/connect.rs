@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use waggle::program::with_port;
-use waggle::{Allow, Client, Event, LOOKS, Network, Proof, Terms, template_note};
+use waggle::{Allow, Client, Event, LOOKS, Network, Proof, Terms, offer_note, template_note};
 use waggle_net::PublicKey;
 
 use super::options::{LINKS, link_between_processes, seconds, set};
@@ -150,6 +150,7 @@ pub(super) fn note(event: &Event<'_>) {
         Event::Template(address, template) => {
             out::note(format_args!("{}\n--template FILE takes your own", template_note(address, template).trim_end()))
         }
+        Event::Offer(offer, text) => out::note(offer_note(offer, text)),
         Event::Rereads => out::note(
             "the chat template changes what was said before: the model reads the conversation from its beginning",
         ),

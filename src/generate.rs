@@ -15,7 +15,7 @@ use super::helper::HelpedArgs;
 use super::options::{DraftArgs, SamplingArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
-use super::prompt::{PromptArgs, PublicArgs};
+use super::prompt::{OfferArgs, PromptArgs, PublicArgs};
 use super::report_tables::{cost_line, write_logits};
 use super::{Error, out};
 
@@ -26,6 +26,8 @@ pub(super) struct GenerateArgs {
     connect: ConnectArgs,
     #[command(flatten)]
     text: TextArgs,
+    #[command(flatten)]
+    offer: OfferArgs,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
@@ -133,6 +135,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let (request, inputs) = args.text.request()?;
     let request = request.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
     let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
+    let client = client.offers(!args.offer.no_public_prefix);
     let mut progress = progress(&request, args.tokens);
     let generated =
         client.generate_with(&request, &mut |event| progress.hear(event)).map_err(|e| by_line(inputs.as_ref(), e));

@@ -18,12 +18,12 @@ const GROUPS: [(&str, &[&str]); 5] = [
 /// The options that the help of a command shows, by name. For a command that is not listed, the help shows all.
 const USED: [(&str, &str); 14] = [
     ("demo", "model prompt tokens policy preprocess link parties check table json"),
-    ("serve", "model listen allow allow-any policy reveal pools sessions log metrics"),
+    ("serve", "model listen allow allow-any public-prefix policy reveal pools sessions log metrics"),
     (
         "generate",
         "connect server-key prompt prompt-file public-prefix tokens temperature stop-at-eos policy preprocess json",
     ),
-    ("chat", "connect server-key system tokens temperature policy preprocess transcript json"),
+    ("chat", "connect server-key system public-system tokens temperature policy preprocess transcript json"),
     ("proxy", "connect server-key listen api-key-file texts tokens policy preprocess"),
     ("classify", "connect server-key text pair image file preprocess format json"),
     ("preprocess", "connect server-key pool prompt-len tokens policy forget-all-but"),
@@ -127,7 +127,7 @@ mod tests {
     /// Options that do not mean the same in all commands.
     const OTHERWISE: &str = "base by check context insecure-plaintext json link links listen logits machine model no-template \
         out pad-answer pad-prompt phases policies policy pool prompt prompt-len prompts public queue \
-        seed sessions stop-at-eos template text texts timeout tokens turn-tokens x";
+        seed sessions stop-at-eos system template text texts timeout tokens turn-tokens x";
 
     /// An option that means the same in several commands has the same help text in all, apart from its default.
     #[test]

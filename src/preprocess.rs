@@ -13,6 +13,7 @@ use super::helper::HelpedArgs;
 use super::options::TermsArgs;
 use super::pools::warn_of_others;
 use super::progress::Progress;
+use super::prompt::{OfferArgs, PublicArgs};
 use super::{Error, out};
 
 /// Makes the correlations of a generation before its prompt is known. This party's part goes into a file, the
@@ -52,6 +53,10 @@ pub(super) struct PreprocessArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
+    public: PublicArgs,
+    #[command(flatten)]
+    offer: OfferArgs,
+    #[command(flatten)]
     helped: HelpedArgs,
     #[command(flatten)]
     terms: TermsArgs,
@@ -65,9 +70,11 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
         .prompt(args.prompt_len)
         .texts(args.texts)
         .tokens(args.tokens)
+        .public(args.public.read()?)
         .part(args.part)
         .forget_all_but(args.forget_all_but);
     let client = args.connect.client(args.terms.terms()?.helper(args.helped.helper()?));
+    let client = client.offers(!args.offer.no_public_prefix);
     let mut progress = Progress::bars(0);
     let prepared = client.preprocess_with(&fill, &mut |event| progress.hear(event));
     let prepared = progress.finish(prepared)?;

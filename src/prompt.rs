@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use waggle::program::utf8;
 use waggle::{Prompt, Public};
 use waggle_files::at;
@@ -32,16 +32,26 @@ pub(super) struct PromptArgs {
 
 /// Public tokens before the prompt.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("public text").multiple(true))]
 pub(super) struct PublicArgs {
     /// Text before the prompt that is no secret: a system prompt, examples, a document that both parties have. The
     /// server reads it in the clear, so it costs next to nothing. A file that ends in `.json` is a list of token ids.
-    /// Needs a prompt that is not padded.
-    #[arg(long, value_name = "FILE")]
+    /// Needs a prompt that is not padded. `serve` offers it to all clients, which take it if they name none.
+    #[arg(long, value_name = "FILE", group = "public text")]
     public_prefix: Option<PathBuf>,
     /// The policy by which the server prunes what its model keeps of public text. The client learns how much stays,
     /// not what.
-    #[arg(long, value_name = "POLICY", default_value = "full", value_parser = policy, requires = "public_prefix")]
-    prefix_policy: PolicySpec,
+    #[arg(long, value_name = "POLICY", default_value = "full", value_parser = policy, requires = "public text")]
+    pub(super) prefix_policy: PolicySpec,
+}
+
+/// Whether a client takes the public tokens that its server offers.
+#[derive(Args, Clone, Debug)]
+pub(super) struct OfferArgs {
+    /// Do without the public text that the server offers (`serve --public-prefix`). Otherwise it is shown, and then
+    /// stands before the prompt. It is pinned like a chat template.
+    #[arg(long, conflicts_with = "public_prefix")]
+    pub(super) no_public_prefix: bool,
 }
 
 impl PublicArgs {

@@ -10,6 +10,7 @@ use waggle_proxy::ProxyConfig;
 
 use super::connect::ConnectArgs;
 use super::options::{TermsArgs, seconds};
+use super::prompt::{OfferArgs, PublicArgs};
 use super::{Error, log, out};
 
 /// Answers programs that speak the interface of OpenAI, privately with the model of a server: /v1/completions,
@@ -51,6 +52,18 @@ pub(super) struct ProxyArgs {
     /// Give the words of conversations to the model as they are.
     #[arg(long)]
     no_template: bool,
+    /// What stands before the first words of a conversation is no secret: the text of --system, and what the chat
+    /// template writes there. The server reads it in the clear, once for all sessions that begin so.
+    #[arg(long, group = "public text")]
+    public_system: bool,
+    /// The system message of the conversations that begin in public. Those with another one, or with none, are private
+    /// from the start, and have sessions of their own.
+    #[arg(long, value_name = "TEXT", requires = "public_system")]
+    system: Option<String>,
+    #[command(flatten)]
+    public: PublicArgs,
+    #[command(flatten)]
+    offer: OfferArgs,
     /// Hide how long the prompts of completions are, as `generate` does. They have a session each then.
     #[arg(long, value_name = "LENGTHS", num_args = 0..=1, default_missing_value = "auto")]
     pad_prompt: Option<Pads>,
@@ -73,7 +86,7 @@ impl ProxyArgs {
             None => Template::Server,
         };
         Ok(ProxyConfig {
-            client: self.connect.client(self.terms.terms()?),
+            client: self.connect.client(self.terms.terms()?).offers(!self.offer.no_public_prefix),
             listen: self.listen.clone(),
             api_key: self.api_key_file.clone(),
             origins: self.allow_origin.clone(),
@@ -84,6 +97,10 @@ impl ProxyArgs {
             template,
             pad_prompt: self.pad_prompt.clone(),
             pad_answer: self.pad_answer,
+            public: self.public.read()?,
+            public_system: self.public_system,
+            system: self.system.clone(),
+            prefix_policy: self.public.prefix_policy.clone(),
             idle: self.idle,
         })
     }

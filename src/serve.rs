@@ -15,6 +15,7 @@ use super::connect::{BusyArgs, DoorArgs};
 use super::helper::HelpedArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, named, seconds, set};
 use super::policies::{self, Policies};
+use super::prompt::PublicArgs;
 use super::{Error, log, out};
 
 /// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the
@@ -56,9 +57,12 @@ pub(super) struct ServeArgs {
     /// Most tokens of a prompt, or of all prompts that are read side by side.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.prompt)]
     max_prompt: usize,
-    /// Most public tokens that a client may have the server read before its texts (`generate --public-prefix`).
+    /// Most public tokens that a client may have the server read before its texts (`generate --public-prefix`), those
+    /// that the server offers included.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_public: usize,
+    #[command(flatten)]
+    offer: PublicArgs,
     /// Most tokens to generate for a client, of all its texts together.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.tokens)]
     max_tokens: usize,
@@ -166,6 +170,7 @@ impl ServeArgs {
             .public(public)
             .network(self.link)
             .conversations(!self.no_chat)
+            .offer(self.offer.read()?)
             .max_reveals(match self.machine {
                 Some(_) => Reveals::Unlimited,
                 None => self.max_reveals.unwrap_or_default(),

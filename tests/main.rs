@@ -28,6 +28,7 @@ mod plans;
 mod policies;
 mod pools;
 mod proxy;
+mod public;
 mod recipes;
 mod records;
 mod server;

@@ -1,8 +1,10 @@
 //! Models in the clear. Code that is generic over the engine is compiled for `Float` once here, and not again in each
 //! crate that runs a model in the clear.
 
+use std::sync::Arc;
+
 use waggle_engine::{Float, FloatLoader, FloatWeight};
-use waggle_mpcache::{KvCache, PolicySpec};
+use waggle_mpcache::{KvCache, PolicySpec, Prefix};
 
 use crate::generate::{GenerateOptions, Generation, Next, NoHooks, generate, generate_with};
 use crate::{Error, Input, Model, ModelFiles};
@@ -25,6 +27,15 @@ impl FloatModel {
     /// The errors of [`Model::load_to_fit`].
     pub fn open_to_fit(files: &ModelFiles) -> Result<Self, Error> {
         Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint)
+    }
+
+    /// The model behind the public tokens `ids`, of which it keeps what `policy` keeps of a prompt.
+    ///
+    /// # Errors
+    /// The errors of [`Model::read_prefix`].
+    pub fn behind(&self, ids: &[u32], policy: &PolicySpec) -> Result<Self, Error> {
+        let layers = self.read_prefix(&mut Float::default(), Input::known(ids), ids.len(), policy)?;
+        Ok(self.after(Arc::new(Prefix::load("public tokens", ids.len(), &layers, &mut FloatLoader)?)))
     }
 
     /// An empty cache under `policy`.

@@ -8,7 +8,7 @@ use ndarray::{ArrayD, Axis};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use waggle::engine::{Error, Select};
-use waggle::mpcache::attention::{Attended, causal};
+use waggle::mpcache::attention::{Attended, weighted};
 use waggle::mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
 
 use crate::interrupt::Flag;
@@ -152,7 +152,7 @@ impl<E: Select> Policy<E> for Called {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let Attended { output, by_part } = causal(engine, q, store)?;
+        let Attended { output, by_part } = weighted(engine, q, store)?;
         let piece = store.piece();
         for (p, head) in by_part.iter().zip(&mut self.layers[layer]) {
             let values = engine.reveal(p)?.ok_or_else(|| backend(blind()))?;

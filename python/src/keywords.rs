@@ -11,8 +11,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use waggle::{
-    Allow, ChatOptions, Client, Cores, Draft, LinkShape, Pads, Plan, PolicySpec, Prompt, Proof, PublicKey, Request,
-    Reveals, Sampling, ServerConfig, Template, Terms, TokenizerOf, names,
+    Allow, ChatOptions, Client, Cores, Draft, LinkShape, Pads, Plan, PolicySpec, Prompt, Proof, Public, PublicKey,
+    Request, Reveals, Sampling, ServerConfig, Template, Terms, TokenizerOf, names,
 };
 
 use crate::{Input, Words, failed, said};
@@ -145,7 +145,19 @@ impl<'py> Keywords<'py> {
     pub(crate) fn client(&self, address: String) -> PyResult<Client> {
         let mut client = Client::new(address).terms(self.terms()?).proof(self.proof()?);
         set!(client, self: network = "link" read, timeout seconds, connect_timeout seconds);
+        // Nobody is there to whom an offer could be shown.
+        let client = client.offers(false);
         Ok(client.expect(self.text("expect")?).server_key(self.read::<PublicKey>("server_key")?))
+    }
+
+    /// Public tokens before texts: a text or ids, and the policy by which the server prunes them.
+    fn public(&self) -> PyResult<Option<Public>> {
+        let policy = self.read::<PolicySpec>("prefix_policy")?;
+        match self.take::<Words>("public_prefix")? {
+            Some(text) => Ok(Some(Public::of(text).policy(policy.unwrap_or_default()))),
+            None if policy.is_some() => Err(failed("prefix_policy needs a public_prefix")),
+            None => Ok(None),
+        }
     }
 
     /// Takes a text or a path.
@@ -162,6 +174,7 @@ impl<'py> Keywords<'py> {
         let tokenizer = self.take::<PathBuf>("tokenizer")?.map_or(TokenizerOf::Server, TokenizerOf::File);
         set!(request, self: samples take, stop_at_eos take, pad_answer take);
         Ok(request
+            .public(self.public()?)
             .pad_prompt(self.read::<Pads>("pad_prompt")?)
             .draft(draft)
             .pool(self.take::<PathBuf>("pool")?)
@@ -194,12 +207,13 @@ impl<'py> Keywords<'py> {
             (true, None) => Template::Raw,
             (false, file) => file.map_or(Template::Server, Template::File),
         };
-        set!(options, self: turn_tokens take);
+        set!(options, self: turn_tokens take, public_system take);
         let never_padded = self.not("no_pad_answer")?;
         Ok(options
             .stop_at_eos(!never)
             .template(template)
             .system(self.take::<String>("system")?)
+            .public(self.public()?)
             .check(self.text("check")?)
             .pad_answer(self.take::<bool>("pad_answer")?.or(never_padded))
             .transcript(self.take::<PathBuf>("transcript")?)
@@ -209,7 +223,7 @@ impl<'py> Keywords<'py> {
     pub(crate) fn server(&self, model: String, listen: String) -> PyResult<ServerConfig> {
         let mut config =
             ServerConfig::default().model(model).listen(listen).terms(self.terms()?).proof(self.proof()?);
-        set!(config, self: network = "link" read, max_prompt take, max_tokens take, conversations = "no_chat" not,
+        set!(config, self: network = "link" read, max_prompt take, max_public take, max_tokens take, conversations = "no_chat" not,
             max_draft take, weight_cache take, max_pools take, max_pools_total take, queue take,
             range_check = "skip_range_check" not, halves_by_client take, timeout seconds, session_limit seconds, handshake_timeout seconds,
             max_idle take, max_idle_per_address take);
@@ -224,6 +238,7 @@ impl<'py> Keywords<'py> {
         };
         Ok(config
             .allow(allow)
+            .offer(self.public()?)
             .max_positions(self.take::<usize>("max_positions")?)
             .sessions(self.take::<usize>("sessions")?)
             .max_sessions_per_key(self.take::<usize>("max_sessions_per_key")?)

@@ -86,6 +86,15 @@ def test_text_comes_as_it_is_generated():
         waggle.demo("ROMEO:\n", model=MODEL, tokens=2, stream=lambda text: 1 / 0)
 
 
+def test_public_text_stands_before_private_words():
+    joined = waggle.demo("ROMEO:\nSpeak", model=MODEL, tokens=4)
+    ran = waggle.demo("Speak", model=MODEL, tokens=4, check=True, public_prefix="ROMEO:\n", prefix_policy="full")
+    assert ran["text"] == joined["text"] and ran["token_agreement"] == 1.0
+    assert (ran["prompt_tokens"], ran["options"]["public_tokens"]) == (len("Speak"), len("ROMEO:\n"))
+    with pytest.raises(waggle.WaggleError, match="needs a public_prefix"):
+        waggle.demo("Speak", model=MODEL, tokens=1, prefix_policy="full")
+
+
 def test_documents_show_themselves_in_a_line_and_as_a_page():
     planned = waggle.plan(tokens=3)
     assert len(repr(planned)) < 300 and "plan of stories260k" in repr(planned)

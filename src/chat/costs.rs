@@ -3,8 +3,8 @@
 use waggle::{Chat, TurnReport};
 use waggle_report::{Cost, bytes};
 
-/// The costs of the last turn and of the whole session, in at most three lines. Seconds in which the user waited are
-/// stated apart from seconds in which correlations were prepared.
+/// The costs of the last turn and of the whole session, and what of it is public, in at most three lines. Seconds in
+/// which the user waited are stated apart from seconds in which correlations were prepared.
 pub(super) fn table(chat: &Chat) -> String {
     let turns = chat.turns();
     let ahead = |turn: &TurnReport| turn.cost.before.offline;
@@ -36,5 +36,6 @@ pub(super) fn table(chat: &Chat) -> String {
         turns => format!("{turns} turns"),
     };
     lines.push(line(&format!("opening and {number}"), all, tokens, before));
+    lines.extend(chat.terms().prefix.iter().map(|prefix| format!("public: {prefix}")));
     lines.join("\n")
 }

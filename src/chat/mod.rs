@@ -25,6 +25,7 @@ use self::input::{Input, Lines};
 use self::interrupts::Interrupts;
 use super::connect::{ConnectArgs, note};
 use super::options::{SamplingArgs, TermsArgs, set};
+use super::prompt::{OfferArgs, PublicArgs};
 use super::report_tables::compared;
 use super::{Error, out};
 use crate::advice::{told_of, told_of_refusal};
@@ -58,6 +59,14 @@ pub(super) struct ChatArgs {
     /// A message that stands before the first turn.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
+    /// What stands before the first words of a conversation is no secret: the text of --system, and what the chat
+    /// template writes there. The server reads it in the clear, once for all sessions that begin so.
+    #[arg(long, group = "public text")]
+    public_system: bool,
+    #[command(flatten)]
+    public: PublicArgs,
+    #[command(flatten)]
+    offer: OfferArgs,
     /// Do not use the model's chat template: what you type goes to the model as it is, with the end of its line.
     #[arg(long)]
     no_template: bool,
@@ -117,7 +126,8 @@ impl ChatArgs {
         };
         let options = ChatOptions::default().template(template).stop_at_eos(!self.no_stop_at_eos);
         let options = options.pad_answer(pad_answer).sampling(self.sampling.sampling());
-        Ok(set!(options, self => tokens, turn_tokens, system, transcript, check, tokenizer))
+        let options = options.public(self.public.read()?).prefix_policy(self.public.prefix_policy.clone());
+        Ok(set!(options, self => tokens, turn_tokens, system, public_system, transcript, check, tokenizer))
     }
 }
 
@@ -126,8 +136,8 @@ pub(super) fn run(args: ChatArgs) -> Result<(), Error> {
     let lines = Lines::read(args.turns.as_deref())?;
     let interrupts = Interrupts::default();
     let mut printed = Printed { within: false, failed: None, interrupts: interrupts.clone() };
-    let chat =
-        args.connect.client(args.terms.terms()?).chat_with(args.options()?, &mut |event| printed.hear(event))?;
+    let client = args.connect.client(args.terms.terms()?).offers(!args.offer.no_public_prefix);
+    let chat = client.chat_with(args.options()?, &mut |event| printed.hear(event))?;
     if lines.is_terminal() {
         out::note("/help lists commands, /quit ends");
     }

@@ -28,6 +28,45 @@ fn a_server_that_reveals_tokens_alone_samples() {
     }
 }
 
+/// Behind public text the answers are those of the joined text, in all kinds of sessions, and only private tokens are
+/// counted.
+#[test]
+fn public_text_stands_before_what_programs_ask() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("public");
+    std::fs::write(&file, "ROMEO:\n").unwrap();
+    let (_server, proxy) = Proxy::start(&format!("--model {MODEL}"), &format!("--public-prefix {}", file.display()));
+    let asked = |prompt: Value| proxy.complete(&json!({"prompt": prompt, "max_tokens": 6, "temperature": 0}));
+    let one = asked(json!("What"));
+    assert_eq!(
+        (&one["choices"][0]["text"], &one["usage"]["prompt_tokens"]),
+        (&json!(words("ROMEO:\nWhat", 6)), &json!(4))
+    );
+    let both = asked(json!(["What", "I will"]));
+    let texts = ["ROMEO:\nWhat", "ROMEO:\nI will"].map(|text| json!(words(text, 6)));
+    assert_eq!([&both["choices"][0]["text"], &both["choices"][1]["text"]], [&texts[0], &texts[1]]);
+
+    // Conversations with the public system message begin behind it; all others are private.
+    let proxies =
+        ["", "--public-system --system play"].map(|arguments| Proxy::start(&format!("--model {MODEL}"), arguments));
+    let [private, public] = proxies.each_ref().map(|(_, proxy)| proxy);
+    let conversations = [
+        &[("system", "play"), ("user", "O")][..],
+        &[("system", "play"), ("user", "O"), ("assistant", "no"), ("user", "I")],
+        &[("system", "other"), ("user", "O")],
+        &[("user", "O")],
+    ];
+    for (at, messages) in conversations.into_iter().enumerate() {
+        let body = talk_of(messages.iter().copied(), &json!({"max_tokens": 4})).to_string();
+        let [all, rest] = [private, public].map(|proxy| proxy.post("/v1/chat/completions", &body).json());
+        assert_eq!(said(&all), said(&rest), "{at}");
+        let read = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+        assert_eq!(read(&all) - read(&rest), if at < 2 { 5 } else { 0 }, "{at}");
+    }
+    let private = public.complete(&json!({"prompt": "What", "max_tokens": 2, "temperature": 0}));
+    assert_eq!(private["choices"][0]["text"], words("What", 2));
+}
+
 #[test]
 fn completions_are_those_of_the_clear_model() {
     let (_server, proxy) = Proxy::start(&format!("--model {MODEL}"), "");

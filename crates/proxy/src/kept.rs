@@ -27,6 +27,8 @@ pub(super) struct Kept {
     pub(super) opening: Option<Phases>,
     /// The longest turn and answer for which the session is open.
     longest: Lengths,
+    /// Whether the beginning of conversations is public.
+    pub(super) head: bool,
     /// Whether the session was opened for the request that it answers now.
     fresh: bool,
     used: Instant,
@@ -42,9 +44,9 @@ pub(super) enum Found<T> {
 }
 
 impl Kept {
-    pub(super) fn new(chat: Chat, longest: Lengths, fresh: bool) -> Self {
+    pub(super) fn new(chat: Chat, longest: Lengths, head: bool, fresh: bool) -> Self {
         let opening = Some(chat.opening().clone());
-        Kept { chat, said: None, asker: None, shared: false, opening, longest, fresh, used: Instant::now() }
+        Kept { chat, said: None, asker: None, shared: false, opening, longest, head, fresh, used: Instant::now() }
     }
 
     /// Whether the session is open, with room for a turn and an answer of these lengths.
@@ -89,13 +91,13 @@ impl Kept {
         Ok((spent, turn.generation))
     }
 
-    /// Generates an answer of up to `tokens` tokens after `messages` for the key `who`. Returns the turn and its
-    /// cost. If the turn is too long for this session, `longest` is set to the turn's length, so that a longer
-    /// session can be opened.
+    /// Generates an answer of up to `tokens` tokens after `messages` for the key `who`. The first `public` of them
+    /// stand before every conversation of this session. Returns the turn and its cost. If the turn is too long for
+    /// this session, `longest` is set to the turn's length, so that a longer session can be opened.
     pub(super) fn turn(
         &mut self,
         who: usize,
-        messages: &[Words],
+        (messages, public): (&[Words], usize),
         tokens: usize,
         sampler: &mut Sampler,
         growing: &mut Growing,
@@ -106,7 +108,7 @@ impl Kept {
         let said = self.said.as_ref().filter(|(key, said)| *key == who && messages.starts_with(said));
         let known = said.map_or(0, |(_, said)| said.len());
         let goes_on = (1..messages.len()).contains(&known);
-        let new = if goes_on { &messages[known..] } else { messages };
+        let new = if goes_on { &messages[known..] } else { &messages[public..] };
         if !goes_on {
             self.said = None;
             self.chat.begin().map_err(|error| self.failure(error, false))?;

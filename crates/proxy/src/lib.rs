@@ -45,16 +45,19 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use waggle::program::{foreign, on_signal};
+use waggle::program::{Words, foreign, on_signal};
 use waggle::{
-    Chat, ChatError, ChatOptions, Client, Error, Event, Flow, LOOKS, Pads, ServeError, Template, describe,
-    template_note,
+    Chat, ChatError, ChatOptions, Client, Error, Event, Flow, LOOKS, Pads, Public, ServeError, Template, describe,
+    nobody, offer_note, template_note,
 };
 use waggle_files::{Forbidden, at, others_may};
-use waggle_model::{Lengths, Reveal};
+use waggle_model::{Lengths, ModelSpec, Reveal};
+use waggle_mpcache::PolicySpec;
 use waggle_net::KeyError;
+use waggle_session::PublicPrefix;
 use waggle_session::party::{ClientOptions, Open, PublicModel, Terms};
 
+use kept::Kept;
 use metrics::Metrics;
 use sessions::Sessions;
 use spent::Spent;
@@ -98,6 +101,16 @@ pub struct ProxyConfig {
     /// Whether an answer that has ended goes on, unseen, until its number of tokens is a power of two. By default
     /// only conversations under the policy `full` do so.
     pub pad_answer: Option<bool>,
+    /// Public tokens before all texts and conversations; without them those that the server offers, unless the
+    /// client's `offers` is off.
+    pub public: Option<Public>,
+    /// Whether the beginning of conversations is public: the system message `system`, and what the chat template
+    /// writes before the first words. Conversations that begin otherwise are private from the start.
+    pub public_system: bool,
+    /// The system message of conversations whose beginning is public. Without it they have none.
+    pub system: Option<String>,
+    /// The policy by which the server prunes a beginning that `public_system` alone makes public.
+    pub prefix_policy: PolicySpec,
     /// Time without a request after which the open session ends.
     pub idle: Duration,
 }
@@ -116,6 +129,10 @@ impl Default for ProxyConfig {
             template: Template::Server,
             pad_prompt: None,
             pad_answer: None,
+            public: None,
+            public_system: false,
+            system: None,
+            prefix_policy: PolicySpec::default(),
             idle: Duration::from_secs(600),
         }
     }
@@ -198,13 +215,21 @@ impl ProxyConfig {
         if model.spec.is_encoder() {
             return Err(ChatError::Encoder.into());
         }
-        let (usual, limit) = (self.usual(model.spec.max_positions()), model.spec.max_positions());
+        let tokenizer = model.tokenizer.as_deref().ok_or(ChatError::NoTokenizer)?;
+        let tokenizer = foreign(tokenizer)?.within(model.spec.max_positions());
+        // A conversation has shown the offer already.
+        let shown: fn(Event<'_>) -> Flow = if open.is_some() { nobody } else { log };
+        let prefix = Public::before(self.public.as_ref(), &model, Some(&tokenizer), &mut { shown })?;
+        if self.pad_prompt.is_some() && prefix.is_some() {
+            return Err(waggle_model::Error::PaddedPrefix.into());
+        }
+        let public = Before { head: open.as_ref().map_or(0, |kept| kept.chat.public_tokens()), prefix };
+        let limit = public.room(&model.spec, self.public_system);
+        let usual = self.usual(limit);
         if usual.prompt.saturating_add(usual.tokens) > limit {
             let Lengths { prompt: turn, tokens } = usual;
             return Err(ProxyError::LongTurns { turn, tokens, limit });
         }
-        let tokenizer = model.tokenizer.as_deref().ok_or(ChatError::NoTokenizer)?;
-        let tokenizer = foreign(tokenizer)?.within(model.spec.max_positions());
         if let Some(why) = tokenizer.no_sandbox() {
             tracing::warn!(why, "the server's tokenizer runs under limits alone: there is no sandbox");
         }
@@ -213,35 +238,51 @@ impl ProxyConfig {
         let shared = Arc::new(shared);
         let door =
             http::Door::new(&self, &model.name, terms.reveal == Reveal::Token, keys, jobs, Arc::clone(&shared));
-        let sessions = Sessions::new(self, terms, model, tokenizer, open, Arc::clone(&shared))?;
+        let sessions = Sessions::new(self, (terms, model, public), tokenizer, open, Arc::clone(&shared))?;
         let worker = Worker::new(sessions, received, shared);
         Ok(Proxy { listener, address, worker, door, stop: Arc::default() })
     }
 
     /// Opens a first session with the server. Returns the public part of its model, the agreed terms, and the session
     /// that stays open. There is no such session if the server holds no conversations, or if prompts are padded.
-    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<Chat>), Error> {
+    fn meet(&self, terms: &Terms) -> Result<(PublicModel, Terms, Option<Kept>), Error> {
         let under = |agreed: &Terms| {
             let open = Open { reveal: false, ..terms.open };
             Terms { reveal: agreed.reveal, open, ..terms.clone() }
         };
         let talk = |lengths: Lengths| match self.pad_prompt {
             Some(_) => Ok(None),
-            None => granted(self.talk(lengths)),
+            None => {
+                let chat = granted(self.talk(lengths, self.public_system))?;
+                Ok::<_, Error>(chat.map(|chat| Kept::new(chat, lengths, self.public_system, false)))
+            }
         };
         let usual = self.usual(usize::MAX);
-        if let Some(chat) = talk(usual)? {
-            return Ok((chat.model().clone(), under(chat.terms()), Some(chat)));
+        if let Some(kept) = talk(usual)? {
+            return Ok((kept.chat.model().clone(), under(kept.chat.terms()), Some(kept)));
         }
         let template = self.template == Template::Server;
-        let wanted = ClientOptions { tokenizer: true, template, ..ClientOptions::default() };
+        let without_offer = self.public.is_some();
+        let wanted = ClientOptions { tokenizer: true, template, without_offer, ..ClientOptions::default() };
         let session = self.client.open(terms, wanted, &mut log)?;
         let (model, terms) = (session.model().clone(), under(session.terms()));
         drop(session);
-        // The model may have room only for shorter turns and answers.
-        let shorter = self.usual(model.spec.max_positions());
-        let chat = if shorter == usual { None } else { talk(shorter)? };
-        Ok((model, terms, chat))
+        // The model may have room only for shorter turns and answers, and for half of these beside public text, whose
+        // length nobody knows yet.
+        let positions = model.spec.max_positions();
+        let public = without_offer || self.public_system || model.offer.is_some();
+        let halved = if public { positions / 2 } else { positions };
+        let mut tried = usual;
+        for shorter in [positions, halved].map(|positions| self.usual(positions)) {
+            if shorter == tried {
+                continue;
+            }
+            if let Some(kept) = talk(shorter)? {
+                return Ok((model, terms, Some(kept)));
+            }
+            tried = shorter;
+        }
+        Ok((model, terms, None))
     }
 
     /// The longest turn and answer of a session with a model of `positions` positions, unless a request needs longer
@@ -252,10 +293,41 @@ impl ProxyConfig {
         Lengths { prompt, tokens: self.tokens.unwrap_or_else(|| room(Some(prompt))) }
     }
 
-    /// Opens a session for turns and answers up to these lengths.
-    fn talk(&self, Lengths { prompt, tokens }: Lengths) -> Result<Chat, Error> {
-        let options = ChatOptions::default().turn_tokens(prompt).tokens(tokens);
+    /// Opens a session for turns and answers up to these lengths. `head` says whether the beginning of its
+    /// conversations is public.
+    fn talk(&self, Lengths { prompt, tokens }: Lengths, head: bool) -> Result<Chat, Error> {
+        let options = ChatOptions::default().turn_tokens(prompt).tokens(tokens).public(self.public.clone());
+        let options = options.public_system(head).system(self.system.clone().filter(|_| head));
+        let options = options.prefix_policy(self.prefix_policy.clone());
         Chat::open(&self.client, options.template(self.template.clone()).pad_answer(self.pad_answer), &mut log)
+    }
+
+    /// The number of the first messages of a conversation that are public; `None` if it begins otherwise than those
+    /// that are public.
+    fn public_messages(&self, messages: &[Words]) -> Option<usize> {
+        let roles = messages.iter().map(|(role, _)| *role).take(2).collect::<Vec<_>>();
+        match (&self.system, &roles[..]) {
+            _ if !self.public_system => None,
+            (Some(text), ["system", "user"]) => (messages[0].1.trim() == text.trim()).then_some(1),
+            (None, ["user", ..]) => Some(0),
+            _ => None,
+        }
+    }
+}
+
+/// What stands in the clear before texts and conversations.
+struct Before {
+    /// Public tokens before all of them.
+    prefix: Option<PublicPrefix>,
+    /// The number of public tokens before conversations that begin in public, once it is known.
+    head: usize,
+}
+
+impl Before {
+    /// The positions of a model that are left for a text, or with `head` for a conversation that begins in public.
+    fn room(&self, spec: &ModelSpec, head: bool) -> usize {
+        let public = if head { self.head } else { self.prefix.as_ref().map_or(0, |prefix| prefix.ids().len()) };
+        spec.max_positions().saturating_sub(public)
     }
 }
 
@@ -292,6 +364,7 @@ fn log(event: Event<'_>) -> Flow {
         Event::Template(address, template) => {
             tracing::warn!("{}", template_note(address, template).replace('\n', "\\n"));
         }
+        Event::Offer(offer, text) => tracing::warn!("{}", offer_note(offer, text)),
         Event::Looks => tracing::warn!("{LOOKS}"),
         _ => (),
     }

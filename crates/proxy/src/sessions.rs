@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ndarray::Axis;
-use waggle::{Chat, PromptError};
+use waggle::PromptError;
 use waggle_model::{Generation, Lengths, Next, Sampler};
 use waggle_session::party::{ClientOptions, Prompt, PublicModel, Terms, nobody};
 use waggle_tokenizer::{Tokenizer, TokenizerError};
@@ -15,7 +15,7 @@ use crate::pass::{Member, Pass};
 use crate::refusal::Failure;
 use crate::spent::{Own, Spent};
 use crate::text::{Growing, Text};
-use crate::{ProxyConfig, Shared};
+use crate::{Before, ProxyConfig, Shared};
 
 /// The kind of session in which texts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,7 @@ pub(super) struct Sessions {
     pub(super) config: ProxyConfig,
     pub(super) terms: Terms,
     pub(super) model: PublicModel,
+    pub(super) public: Before,
     pub(super) tokenizer: Arc<Tokenizer>,
     pieces: Pieces,
     pub(super) kept: Option<Kept>,
@@ -53,16 +54,14 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(
         config: ProxyConfig,
-        terms: Terms,
-        model: PublicModel,
+        (terms, model, public): (Terms, PublicModel, Before),
         tokenizer: Tokenizer,
-        open: Option<Chat>,
+        kept: Option<Kept>,
         shared: Arc<Shared>,
     ) -> Result<Self, TokenizerError> {
         let pieces = Pieces::new(model.tokenizer.as_deref().unwrap_or_default())?;
-        let talks = open.is_some();
-        let kept = open.map(|chat| Kept::new(chat, config.usual(model.spec.max_positions()), false));
-        Ok(Sessions { config, terms, model, tokenizer: Arc::new(tokenizer), pieces, kept, talks, shared })
+        let talks = kept.is_some();
+        Ok(Sessions { config, terms, model, public, tokenizer: Arc::new(tokenizer), pieces, kept, talks, shared })
     }
 
     /// Answers `texts` in a session of the kind `way`. After a failure, only those without an answer are left in
@@ -91,7 +90,7 @@ impl Sessions {
     ) -> Result<(), Failure> {
         let tokenizer = Arc::clone(&self.tokenizer);
         let ends = self.model.spec.eos();
-        let kept = self.ensure(lengths)?;
+        let kept = self.ensure(lengths, false)?;
         let mut pass = Pass::new(texts.drain(..), &tokenizer, ends);
         let done = kept.complete(who, ids, lengths.tokens, sampler, &mut pass);
         if done.is_ok() {
@@ -117,9 +116,10 @@ impl Sessions {
         let padded = self.config.pad_prompt.is_some().then_some(lengths.prompt);
         let whole = Prompt::side_by_side(&prompts, padded, false).map_err(Failure::of)?;
         let length = whole.input().count;
-        let wanted = ClientOptions { expected: Some(&self.model.spec), ..ClientOptions::default() };
+        let without_offer = self.config.public.is_some();
+        let wanted = ClientOptions { expected: Some(&self.model.spec), without_offer, ..ClientOptions::default() };
         let session = self.config.client.open(&self.terms, wanted, &mut nobody).map_err(Failure::of)?;
-        let session = session.stopping_at_eos();
+        let session = session.behind(self.public.prefix.clone()).stopping_at_eos();
         let session = if self.config.pad_answer == Some(true) { session.padding_answers() } else { session };
         let session = if texts.iter().any(Text::scores) { session.scoring_prompt() } else { session };
         let tokenizer = Arc::clone(&self.tokenizer);
@@ -213,10 +213,11 @@ impl Sessions {
         longest: &mut usize,
         growing: &mut Growing,
     ) -> Result<(usize, usize, Arc<Spent>), Failure> {
-        let tokens = tokens.unwrap_or(self.usual().tokens);
+        let public = self.config.public_messages(messages);
+        let tokens = tokens.unwrap_or(self.usual(public.is_some()).tokens);
         let mut sampler = wanted.sampling.sampler(&self.terms).map_err(Failure::of)?;
-        let kept = self.ensure(Lengths { prompt: *longest, tokens })?;
-        let done = kept.turn(who, messages, tokens, &mut sampler, growing, longest);
+        let kept = self.ensure(Lengths { prompt: *longest, tokens }, public.is_some())?;
+        let done = kept.turn(who, (&messages[..], public.unwrap_or(0)), tokens, &mut sampler, growing, longest);
         // A broken session cannot be continued.
         self.kept.take_if(|_| matches!(done, Err(Failure::Broken(_))));
         let (turn, spent) = done?;
@@ -227,24 +228,25 @@ impl Sessions {
     }
 
     /// The session that stays open. If it is too short for a turn and an answer of the lengths `wanted`, a longer one
-    /// is opened in its place.
-    fn ensure(&mut self, wanted: Lengths) -> Result<&mut Kept, Failure> {
+    /// is opened in its place, and another one if conversations begin in public and are not to, or the other way
+    /// round.
+    fn ensure(&mut self, wanted: Lengths, head: bool) -> Result<&mut Kept, Failure> {
         let kept = match self.kept.take() {
-            Some(kept) if kept.takes(wanted) => kept.again(),
+            Some(kept) if kept.head == head && kept.takes(wanted) => kept.again(),
             kept => {
                 self.kept = kept;
                 self.close();
-                let usual = self.usual();
+                let usual = self.usual(head);
                 let longest =
                     Lengths { prompt: wanted.prompt.max(usual.prompt), tokens: wanted.tokens.max(usual.tokens) };
-                Kept::new(self.config.talk(longest).map_err(Failure::of)?, longest, true)
+                Kept::new(self.config.talk(longest, head).map_err(Failure::of)?, longest, head, true)
             }
         };
         Ok(self.kept.insert(kept))
     }
 
-    fn usual(&self) -> Lengths {
-        self.config.usual(self.model.spec.max_positions())
+    fn usual(&self, head: bool) -> Lengths {
+        self.config.usual(self.public.room(&self.model.spec, head))
     }
 
     /// The lengths of the session for `texts`, padding included.

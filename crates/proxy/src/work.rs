@@ -108,16 +108,19 @@ impl Worker {
 
     /// The texts of a request.
     fn texts(&self, who: usize, asked: Completion, out: &Out) -> Result<Vec<Text>, Error> {
-        let Sessions { terms, model, tokenizer, .. } = &self.sessions;
+        let Sessions { terms, model, public, tokenizer, .. } = &self.sessions;
         let Completion { prompts, samples, tokens, echo, likeliest, wanted } = asked;
         wanted.sampling.sampler(terms)?;
         let mut texts = Vec::new();
         for prompt in prompts {
-            let ids = prompt.ids(Some(tokenizer))?;
+            let ids = match public.prefix {
+                Some(_) => prompt.later_ids(Some(tokenizer))?,
+                None => prompt.ids(Some(tokenizer))?,
+            };
             model.spec.check_ids(&ids).map_err(Error::from)?;
             // The lengths are checked before the prompt is copied.
             let lengths = Lengths { prompt: ids.len(), tokens: tokens.max(1) };
-            check_lengths(lengths, model.spec.max_positions())?;
+            check_lengths(lengths, public.room(&model.spec, false))?;
             let before = if echo { tokenizer.decode(&ids)? } else { String::new() };
             for _ in 0..samples {
                 let mut growing = Growing::new(out.clone(), texts.len(), wanted.stops.clone());
@@ -163,8 +166,9 @@ impl Worker {
         let mut texts = self.taken(who, asked, out);
         let policy = &self.sessions.terms.policy;
         let most = if policy.side_by_side() { self.sessions.config.texts.max(1) } else { 1 };
-        // Texts of one kind share a pass. Under most policies their prompts must also have one length.
-        let padded = policy.keeps_all();
+        // Texts of one kind share a pass. Under most policies, and behind public text, their prompts must also have one
+        // length.
+        let padded = policy.keeps_all() && self.sessions.public.prefix.is_none();
         while texts.len() < most
             && let Some(more) = self.arrived()
         {

@@ -5,7 +5,7 @@ use waggle_protocols::Made;
 use waggle_report::Phases;
 use waggle_tokenizer::ChatTemplate;
 
-use crate::Error;
+use crate::{Error, PublicPrefix};
 
 /// A closure that hears of every event in order, and says how the session goes on.
 pub type Watch<'a> = dyn FnMut(Event<'_>) -> Flow + 'a;
@@ -63,6 +63,9 @@ pub enum Event<'a> {
     /// The server at an address has a chat template that was not met before. A template adds words to the
     /// conversation, so it influences how long answers are.
     Template(&'a str, &'a ChatTemplate),
+    /// The server offers public tokens, and this party's texts are about to stand behind them. With them comes their
+    /// text, without control characters but line ends and tabs; it is empty where there is no tokenizer.
+    Offer(&'a PublicPrefix, &'a str),
     /// The server's tokenizer runs under limits alone, because a sandbox is missing here, for this reason.
     NoSandbox(&'a str),
     /// The text goes on with these words, which have no control characters but line ends and tabs.

@@ -3,7 +3,8 @@
 //! A server decides the shape, the tokens that end a text, the tokenizer and the chat template. All of them tell it
 //! something: the number of tokens of a prompt depends on the tokenizer, with `--stop-at-eos` the length of a text
 //! depends on the set of end tokens, and both depend on what a template adds to the words. A [`Fingerprint`] names
-//! them all, and which parts are public, in a line that a client can remember beside the server's key.
+//! them all, which parts are public, and the public tokens that the server offers, in a line that a client can
+//! remember beside the server's key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,10 +22,13 @@ const SHAPE_CONTEXT: &str = "waggle model fingerprint 1, shape";
 const TOKENIZER_CONTEXT: &str = "waggle model fingerprint 1, tokenizer";
 const TEMPLATE_CONTEXT: &str = "waggle model fingerprint 1, chat template";
 const PUBLIC_CONTEXT: &str = "waggle model fingerprint 1, public parts";
+const OFFER_CONTEXT: &str = "waggle model fingerprint 1, offer of public text";
 /// Precedes the digits of a chat template.
 const TEMPLATE_MARK: char = '+';
 /// Precedes the digits of public parts.
 const PUBLIC_MARK: char = '~';
+/// Precedes the digits of an offer of public tokens.
+const OFFER_MARK: char = '=';
 
 type Digest = [u8; 32];
 
@@ -35,7 +39,7 @@ pub enum PinError {
     /// The text is no fingerprint.
     #[error(
         "`{text}` is no fingerprint: `{PREFIX}` and 64 or 128 hexadecimal digits, and perhaps \
-         `{TEMPLATE_MARK}` and 64 more, and `{PUBLIC_MARK}` and 64 more"
+         `{TEMPLATE_MARK}` and 64 more, `{PUBLIC_MARK}` and 64 more, and `{OFFER_MARK}` and 64 more"
     )]
     Malformed {
         /// The text.
@@ -44,7 +48,8 @@ pub enum PinError {
     /// The server's model is not the one that was asked for.
     #[error("the server's {part} is not the expected one: expected {expected}, met {met}")]
     NotExpected {
-        /// The part that differs: the shape, the tokenizer, the chat template or the list of public parts.
+        /// The part that differs: the shape, the tokenizer, the chat template, the list of public parts or the offer
+        /// of public text.
         part: &'static str,
         /// The fingerprint expected.
         expected: Box<Fingerprint>,
@@ -56,7 +61,8 @@ pub enum PinError {
         "the {part} of the model at {server} has changed: {known} is in {}, it now is {met}", path.display()
     )]
     Changed {
-        /// The part that changed: the shape, the tokenizer, the chat template or the list of public parts.
+        /// The part that changed: the shape, the tokenizer, the chat template, the list of public parts or the offer
+        /// of public text.
         part: &'static str,
         /// The server's name.
         server: String,
@@ -75,13 +81,14 @@ pub enum PinError {
 /// is the text of `tokenizer.json`, the template a [`ChatTemplate`](waggle_tokenizer::ChatTemplate) as JSON, or
 /// nothing where it is known that there is none. As text: `waggle-model:` and 64 hexadecimal digits, then 64 more if
 /// the tokenizer is part of it, then `+` and 64 more if the template is, then `~` and 64 more of what a server states
-/// of its public parts, if there are any.
+/// of its public parts, if there are any, then `=` and 64 more of the public tokens that it offers, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     shape: Digest,
     tokenizer: Option<Digest>,
     template: Option<Digest>,
     public: Option<Digest>,
+    offer: Option<Digest>,
 }
 
 impl Fingerprint {
@@ -96,12 +103,18 @@ impl Fingerprint {
             tokenizer: tokenizer.map(|bytes| blake3::derive_key(TOKENIZER_CONTEXT, bytes)),
             template: template.map(|bytes| blake3::derive_key(TEMPLATE_CONTEXT, bytes)),
             public: None,
+            offer: None,
         })
     }
 
     /// This fingerprint with a hash of what a server `stated` about its public parts, if it stated anything.
     pub(crate) fn with_public(self, stated: Option<&str>) -> Self {
         Fingerprint { public: stated.map(|text| blake3::derive_key(PUBLIC_CONTEXT, text.as_bytes())), ..self }
+    }
+
+    /// This fingerprint with a hash of the `digest` of the public tokens that a server offers, if it offers some.
+    pub(crate) fn with_offer(self, digest: Option<&str>) -> Self {
+        Fingerprint { offer: digest.map(|text| blake3::derive_key(OFFER_CONTEXT, text.as_bytes())), ..self }
     }
 
     /// The name of the first part that differs; `None` if none does. A part that one side does not have counts as
@@ -113,6 +126,7 @@ impl Fingerprint {
             ("tokenizer", differ(self.tokenizer, other.tokenizer)),
             ("chat template", differ(self.template, other.template)),
             ("list of public parts", differ(self.public, other.public)),
+            ("offer of public text", differ(self.offer, other.offer)),
         ]
         .into_iter()
         .find_map(|(part, differs)| differs.then_some(part))
@@ -141,13 +155,14 @@ impl Fingerprint {
             && all(self.tokenizer, met.tokenizer)
             && all(self.template, met.template)
             && all(self.public, met.public)
+            && all(self.offer, met.offer)
     }
 
     /// Compares this model, met at `server`, with the `known` one that `file` remembers of that server. Returns what
     /// the file is to remember, if that has changed. With `accepted` the user has named this model, so a changed
     /// model is remembered instead of refused.
     ///
-    /// If the session has no use for the server's tokenizer or template, the known one is neither compared nor
+    /// If the session has no use for the server's tokenizer, template or offer, the known one is neither compared nor
     /// forgotten.
     ///
     /// # Errors
@@ -171,6 +186,7 @@ impl Fingerprint {
                     tokenizer: self.tokenizer.or(known.tokenizer),
                     template: self.template.or(known.template),
                     public: self.public.or(known.public),
+                    offer: self.offer.or(known.offer),
                 };
                 Ok((all != *known).then_some(all))
             }
@@ -189,7 +205,8 @@ impl fmt::Display for Fingerprint {
             None => Ok(()),
         };
         marked(TEMPLATE_MARK, &self.template)?;
-        marked(PUBLIC_MARK, &self.public)
+        marked(PUBLIC_MARK, &self.public)?;
+        marked(OFFER_MARK, &self.offer)
     }
 }
 
@@ -204,6 +221,7 @@ impl FromStr for Fingerprint {
                 Some((digits, marked)) => Some((digits, Some(digest(marked)?))),
                 None => Some((digits, None)),
             };
+            let (digits, offer) = marked(digits, OFFER_MARK)?;
             let (digits, public) = marked(digits, PUBLIC_MARK)?;
             let (digits, template) = marked(digits, TEMPLATE_MARK)?;
             // A byte position may lie within a character, but not in a text of hexadecimal digits.
@@ -211,7 +229,7 @@ impl FromStr for Fingerprint {
                 "" => None,
                 tokenizer => Some(digest(tokenizer)?),
             };
-            Some(Fingerprint { shape: digest(digits.get(..64)?)?, tokenizer, template, public })
+            Some(Fingerprint { shape: digest(digits.get(..64)?)?, tokenizer, template, public, offer })
         };
         parse().ok_or_else(|| PinError::Malformed { text: waggle_tokenizer::printable(text, 200) })
     }

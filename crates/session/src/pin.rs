@@ -88,10 +88,15 @@ mod tests {
 
     #[test]
     fn a_fingerprint_is_a_line_of_text() {
-        let public = talking(1, Some("t"), "c").with_public(Some("head"));
+        let public = talking(1, Some("t"), "c").with_public(Some("head")).with_offer(Some("a"));
         public.expect(&public.with_public(None)).unwrap();
         let other = public.expect(&public.with_public(Some("all")));
         assert!(matches!(other, Err(PinError::NotExpected { part: "list of public parts", .. })));
+        let other = public.expect(&public.with_offer(Some("b")));
+        assert!(matches!(other, Err(PinError::NotExpected { part: "offer of public text", .. })));
+        // An offer that is not taken need not be the expected one.
+        public.expect(&public.with_offer(None)).unwrap();
+        assert!(!public.with_offer(None).names(&public));
         for fingerprint in
             [public, print(1, None), print(1, Some("t")), talking(1, None, "c"), talking(1, Some("t"), "c")]
         {

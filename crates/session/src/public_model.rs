@@ -26,7 +26,7 @@ pub struct PublicModel {
     pub tokenizer: Option<Vec<u8>>,
     /// The chat template as JSON, empty if there is none; `None` unless the client asked for it.
     pub template: Option<Vec<u8>>,
-    /// The public tokens that the server offers, if it offers some.
+    /// The public tokens that the server offers, if it offers some and the client has a use for them.
     pub offer: Option<PublicPrefix>,
 }
 
@@ -41,13 +41,15 @@ impl PublicModel {
         Ok(PublicModel { name, spec, frac_bits, disclosure, tokenizer: None, template: None, offer: None })
     }
 
-    /// The fingerprint of the model; it lacks the tokenizer or the chat template if the server was not asked for it.
+    /// The fingerprint of the model; it lacks the tokenizer or the chat template if the server was not asked for it,
+    /// and the offer of public tokens if this party has no use for it.
     ///
     /// # Errors
     /// See [`Fingerprint::new`].
     pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
         let fingerprint = Fingerprint::new(&self.spec, self.tokenizer.as_deref(), self.template.as_deref())?;
-        Ok(fingerprint.with_public(self.disclosure.stated()?.as_deref()))
+        let offer = self.offer.as_ref().map(PublicPrefix::digest);
+        Ok(fingerprint.with_public(self.disclosure.stated()?.as_deref()).with_offer(offer.as_deref()))
     }
 
     /// The model's chat template, if it has one.

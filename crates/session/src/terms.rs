@@ -88,4 +88,7 @@ pub struct ClientOptions<'a> {
     pub tokenizer: bool,
     /// Whether the server is to send the chat template.
     pub template: bool,
+    /// Whether this party has no use for public tokens that the server offers. It then forgets them, so that they are
+    /// not compared either.
+    pub without_offer: bool,
 }

@@ -21,11 +21,12 @@ use crate::heard::Heard;
 use crate::keys::{Proof, ServerTrust};
 use crate::models::open_model;
 use crate::options::options;
+use crate::public::named;
 use crate::reader::Reader;
 use crate::ready::Ready;
 use crate::request::Request;
 use crate::summary::report;
-use crate::{Chat, ChatOptions, Error, Network, Report, Terms};
+use crate::{Chat, ChatOptions, Error, Network, Public, Report, Terms};
 
 options! {
     /// A client's settings for one server: `Client::new("example.org").terms(terms)`. A client trusts a server of the
@@ -45,6 +46,9 @@ options! {
         base: Option<String> as impl Into<Option<String>> = None,
         /// Trust a server that proves this key. The client remembers the key under the server's address.
         server_key: Option<PublicKey> as impl Into<Option<PublicKey>> = None,
+        /// Whether texts stand behind the public tokens that the server offers, if it offers some and a request names
+        /// none.
+        offers: bool = true,
         /// Give up on a server that is silent for this time.
         timeout: Duration = Duration::from_secs(120),
         /// Give up on a server that cannot be reached within this time.
@@ -89,6 +93,8 @@ options! {
         texts: usize = 1,
         /// Most tokens to generate.
         tokens: usize = 32,
+        /// Public tokens before the texts, as of [`Request::public`].
+        public: Option<Public> as impl Into<Option<Public>> = None,
         /// The part of the pool to make.
         part: Part = Part::WHOLE,
         /// Before the pool is made, give up all pools that this identity has with the server, except those in these
@@ -123,7 +129,8 @@ impl Client {
         let terms = terms.planned_like(pool.as_ref().and_then(PoolSet::link)).over(self.network)?;
         let request = request.read(&terms)?;
         let own = request.reader()?;
-        let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
+        let without_offer = request.public.is_some();
+        let wanted = ClientOptions { tokenizer: own.is_none(), without_offer, ..ClientOptions::default() };
         let session = self.open(&terms, wanted, watch)?;
         let (model, terms) = (session.model().clone(), session.terms().clone());
         let reader = match own {
@@ -133,7 +140,8 @@ impl Client {
         if let Some(why) = reader.tokenizer().and_then(Tokenizer::no_sandbox) {
             watch(Event::NoSandbox(why));
         }
-        let mut ready = Ready::new(request, &terms, &model.spec, &reader)?;
+        let prefix = Public::before(request.public.as_ref(), &model, reader.tokenizer(), watch)?;
+        let mut ready = Ready::new(request, prefix, &terms, &model.spec, &reader)?;
         let mut heard =
             Heard::new(model.spec.labels(), reader.tokenizer(), ready.ids(), watch).of_texts(ready.texts());
         let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
@@ -184,8 +192,14 @@ impl Client {
         // All parts must be planned for one link. The parties do not measure it, as the measurements of two parts may
         // differ.
         terms.open.link &= fill.part.is_whole();
-        let session = self.open(&terms, ClientOptions::default(), watch)?;
+        // An offer has its tokens, while the client's own text needs a tokenizer.
+        let own = fill.public.is_some();
+        let wanted = ClientOptions { tokenizer: own, without_offer: own, ..ClientOptions::default() };
+        let session = self.open(&terms, wanted, watch)?;
         let model = session.model().clone();
+        let reader = if own { Reader::foreign(&model)? } else { Reader::Texts(None) };
+        let prefix = Public::before(fill.public.as_ref(), &model, reader.tokenizer(), watch)?;
+        let session = session.behind(prefix.clone());
         let session = match &fill.forget_all_but[..] {
             [] => session,
             // Looks for the pools only now: the server keeps every pool that is made after the session's beginning.
@@ -197,12 +211,14 @@ impl Client {
         let chosen =
             [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
         let chosen = chosen.into_iter().chain((fill.texts != 1).then_some(("texts", fill.texts.into())));
+        let chosen = chosen.chain(prefix.iter().flat_map(named));
         let mut report = report(&model, None, fill.prompt, &outcome, chosen)?;
         report.peak_memory_bytes.client = waggle_net::peak_memory_bytes();
         Ok(Prepared { report, filled: outcome.filled })
     }
 
-    /// Opens a session under `terms` with the options `wanted`. The client's own `expect` and `base` take precedence.
+    /// Opens a session under `terms` with the options `wanted`. The client's own `expect`, `base` and `offers` take
+    /// precedence.
     pub fn open(&self, terms: &Agreed, wanted: ClientOptions, watch: &mut Watch) -> Result<ClientSession, Error> {
         self.network.between_processes()?;
         let address = with_port(&self.address)?;
@@ -219,7 +235,12 @@ impl Client {
             channel,
             &peer,
             terms,
-            &ClientOptions { expected: spec.or(wanted.expected), base: base.as_ref(), ..wanted },
+            &ClientOptions {
+                expected: spec.or(wanted.expected),
+                base: base.as_ref(),
+                without_offer: wanted.without_offer || !self.offers,
+                ..wanted
+            },
         )?;
         let session = match helper {
             Some(helper) => session.with_helper(helper),

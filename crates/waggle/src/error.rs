@@ -301,6 +301,9 @@ pub enum ChatError {
     /// The model writes no texts.
     #[error("the server's model gives classes of texts or images, and writes none")]
     Encoder,
+    /// The beginning of a conversation is to be public, but no text stands there.
+    #[error("nothing stands before the first words of a conversation, so no part of it is public")]
+    NoHead,
     /// The turn did not begin. Nothing has happened, and the conversation goes on.
     #[error(transparent)]
     Refused(Box<Refusal>),

@@ -94,7 +94,7 @@ pub use local::{Local, LocalOptions};
 pub use pixels::{ImageError, Pixels};
 pub use plan::{Machines, Plan};
 pub use prompt::Prompt;
-pub use public::Public;
+pub use public::{Public, offer_note};
 pub use request::{Draft, Guesser, Pads, Request, Sampling, TokenizerOf};
 pub use server::{Allow, HelperConfig, HelperServer, Job, Reveals, Server, ServerConfig, Stop};
 pub use study::{GlueStudy, Study};

@@ -87,7 +87,8 @@ impl Local {
         if request.pool.is_some() {
             return Err(OptionsError::PoolNeedsServer.into());
         }
-        Ready::new(request.read(terms)?, terms, &self.spec, reader)
+        let prefix = request.public.as_ref().map(|public| public.encoded(reader.tokenizer())).transpose()?;
+        Ready::new(request.read(terms)?, prefix, terms, &self.spec, reader)
     }
 
     /// Generates text.

@@ -101,6 +101,14 @@ impl Prompt {
         self.ids_at(Place::First, tokenizer)
     }
 
+    /// The ids of one text behind public tokens.
+    ///
+    /// # Errors
+    /// As [`Prompt::ids`].
+    pub fn later_ids(self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
+        self.ids_at(Place::Later, tokenizer)
+    }
+
     fn ids_at(self, place: Place, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
         match self.read()? {
             Prompt::Ids(ids) => Ok(ids),

@@ -36,17 +36,18 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// Prepares a `request` that was [read](Request::read), under the agreed `terms`. A request that cannot work with
-    /// the model `spec` is refused before the server is asked, and before its numbers size any buffer.
+    /// Prepares a `request` that was [read](Request::read), under the agreed `terms`, behind the public tokens
+    /// `prefix`. A request that cannot work with the model `spec` is refused before the server is asked, and before
+    /// its numbers size any buffer.
     pub(crate) fn new(
         request: Request,
+        prefix: Option<PublicPrefix>,
         terms: &party::Terms,
         spec: &ModelSpec,
         reader: &Reader,
     ) -> Result<Self, Error> {
         let Request { tokens, stop_at_eos, pad_answer, samples, .. } = request;
         let drafts = request.draft.as_ref().map(Draft::drafts).transpose()?;
-        let prefix = request.public.as_ref().map(|public| public.encoded(reader.tokenizer())).transpose()?;
         let public = prefix.as_ref().map_or(0, |prefix| prefix.ids().len());
         let place = if prefix.is_some() { Place::Later } else { Place::First };
         let terms = &party::Terms { prefix: prefix.clone(), ..terms.clone() };

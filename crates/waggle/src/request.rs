@@ -26,7 +26,8 @@ options! {
     Request {
         /// The prompt.
         prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
-        /// Public tokens before the prompt, which the server reads in the clear.
+        /// Public tokens before the prompt, which the server reads in the clear; without them those that the server
+        /// offers, unless [`Client::offers`](crate::Client::offers) is off.
         public: Option<Public> as impl Into<Option<Public>> = None,
         /// Tokens to generate.
         tokens: usize = 32,

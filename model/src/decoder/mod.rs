@@ -155,15 +155,15 @@ impl<W> Model<W> {
 
     /// [`Model::cache`] for `texts` texts that are read side by side.
     pub(crate) fn cache_of<E: Select<Weight = W>>(&self, texts: usize, policy: &PolicySpec) -> KvCache<E> {
-        self.behind(KvCache::new(&Layers { texts, ..self.loaded.spec.attention() }, policy))
+        self.with_prefix(KvCache::new(&Layers { texts, ..self.loaded.spec.attention() }, policy))
     }
 
     /// [`Model::cache`] for a policy that has no name.
     pub fn cache_with<E: Select<Weight = W>>(&self, policy: Box<dyn Policy<E>>) -> KvCache<E> {
-        self.behind(KvCache::with_policy(&self.loaded.spec.attention(), policy))
+        self.with_prefix(KvCache::with_policy(&self.loaded.spec.attention(), policy))
     }
 
-    fn behind<E: Select<Weight = W>>(&self, mut cache: KvCache<E>) -> KvCache<E> {
+    fn with_prefix<E: Select<Weight = W>>(&self, mut cache: KvCache<E>) -> KvCache<E> {
         self.prefix.iter().for_each(|prefix| cache.after(prefix));
         cache
     }

@@ -42,7 +42,14 @@ class SamplingOptions(TypedDict, total=False):
     seed: int
 
 
-class TextOptions(SamplingOptions, total=False):
+class PublicOptions(TypedDict, total=False):
+    """Of a text, or its token ids, that the server reads in the clear before private ones."""
+
+    public_prefix: Union[str, Sequence[int]]
+    prefix_policy: str
+
+
+class TextOptions(SamplingOptions, PublicOptions, total=False):
     """Of a text that two parties generate."""
 
     samples: int
@@ -92,9 +99,10 @@ class AskOptions(LinkOptions, InputOptions, total=False):
     """Of classes that a client asks for."""
 
 
-class TalkOptions(LinkOptions, SamplingOptions, total=False):
+class TalkOptions(LinkOptions, SamplingOptions, PublicOptions, total=False):
     """Of a conversation."""
 
+    public_system: bool
     stop_at_eos: bool
     no_stop_at_eos: bool
     pad_answer: bool
@@ -105,8 +113,8 @@ class TalkOptions(LinkOptions, SamplingOptions, total=False):
     tokenizer: Path
 
 
-class ServerOptions(TermsOptions, total=False):
-    """Of a server."""
+class ServerOptions(TermsOptions, PublicOptions, total=False):
+    """Of a server, which offers the public text to its clients."""
 
     link: str
     allow: Path
@@ -114,6 +122,7 @@ class ServerOptions(TermsOptions, total=False):
     identity: Path
     insecure_plaintext: bool
     max_prompt: int
+    max_public: int
     max_tokens: int
     max_positions: int
     max_draft: int

@@ -343,6 +343,7 @@ pub(super) fn meet_server(
             true => Some(wire::receive::<Tokens>(channel, OFFER, 0..=MAX_PREFIX_BYTES)?.read(OFFER)?),
             false => None,
         };
+        let offer = offer.filter(|_| !options.without_offer);
         Ok((PublicModel { name, spec, frac_bits, disclosure, tokenizer, template, offer }, terms))
     })
 }

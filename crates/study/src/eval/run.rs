@@ -145,11 +145,10 @@ impl<E: Select> Runner for InClear<'_, E> {
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let input = Input::known(prompt);
         let mut ticks = Ticks(tick);
-        let generate =
-            |runs: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
-                let mut cache = self.model.cache_with(runs).shedding(policy.shed());
-                generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
-            };
+        let generate = |runs: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
+            let mut cache = self.model.cache_with(runs).shedding(policy.shed());
+            generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
+        };
         let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
         let (observed, means) = match observes {
             true => {

@@ -18,9 +18,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use waggle_model::{Lengths, Next, Sampler};
+use waggle_mpcache::PolicySpec;
 use waggle_report::Phases;
+use waggle_session::PublicPrefix;
 use waggle_session::party::chat::{Slices, slices};
-use waggle_session::party::{ChatSession, ClientOptions, Event, PublicModel, Watch, chat::Turn, nobody};
+use waggle_session::party::{
+    ChatSession, ClientOptions, Event, PublicModel, Terms as Agreed, Watch, chat::Turn, nobody,
+};
 use waggle_tokenizer::{ChatTemplate, Tokenizer};
 
 pub use self::background::BackgroundChat;
@@ -35,9 +39,10 @@ use crate::generated::check_comparable;
 use crate::heard::Heard;
 use crate::models::read_tokenizer;
 use crate::options::options;
+use crate::public::named;
 use crate::reader::{harmless, log_unread};
 use crate::request::Sampling;
-use crate::{Client, Error, worker};
+use crate::{Client, Error, Public, worker};
 
 /// Longest time for which a client sends nothing to a server that gives up after `silence`: a third of `silence`, but
 /// at least 10 ms and at most 10 s.
@@ -67,6 +72,14 @@ options! {
         turn_tokens: usize = 64,
         /// A message that stands before the first turn.
         system: Option<String> as impl Into<Option<String>> = None,
+        /// Public tokens before all conversations; without them those that the server offers, unless
+        /// [`Client::offers`] is off.
+        public: Option<Public> as impl Into<Option<Public>> = None,
+        /// Whether the text before the first words of the user is public: the `system` message, and what the chat
+        /// template writes there. It stands behind `public`, and the server prunes all by one policy.
+        public_system: bool = false,
+        /// The policy by which the server prunes a beginning that `public_system` alone makes public.
+        prefix_policy: PolicySpec = PolicySpec::default(),
         /// The chat template that writes the conversation.
         template: Template = Template::Server,
         /// Whether an answer ends where the model ends it. Otherwise every answer has its full length, which tells
@@ -128,7 +141,8 @@ impl Chat {
             Template::Server | Template::Raw => None,
         };
         let template = options.template == Template::Server;
-        let wanted = ClientOptions { tokenizer: own.is_none(), template, ..ClientOptions::default() };
+        let without_offer = options.public.is_some();
+        let wanted = ClientOptions { tokenizer: own.is_none(), template, without_offer, ..ClientOptions::default() };
         let opened = client.open(&terms, wanted, watch)?;
         let (model, terms) = (opened.model().clone(), opened.terms().clone());
         let sampler = options.sampling.sampler(&terms)?;
@@ -148,17 +162,31 @@ impl Chat {
         }
         let by_default = terms.policy.keeps_all() && !model.spec.eos().is_empty();
         let pads = options.stop_at_eos && options.pad_answer.unwrap_or(by_default);
-        let clear = options.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms, pads)).transpose()?;
         let longest = Lengths { prompt: options.turn_tokens, tokens: options.tokens };
         // A turn begins with the last token of the answer before it.
         let bound = Lengths { prompt: longest.prompt.saturating_add(1), ..longest };
         let of = if terms.protocol.preprocess { slices(bound) } else { 0 };
         let opened = if pads { opened.padding_answers() } else { opened };
         let opened = if options.stop_at_eos { opened.stopping_at_eos() } else { opened };
-        let script = Script::new(template, options.system.clone());
+        let mut script = Script::new(template, options.system.clone());
         if script.looks(&tokenizer) {
             watch(Event::Looks);
         }
+        let mut prefix = Public::before(options.public.as_ref(), &model, Some(&tokenizer), watch)?;
+        if prefix.is_some() {
+            script.goes_behind();
+        }
+        if options.public_system {
+            let head = script.publish(&tokenizer)?;
+            let (before, policy) = match &prefix {
+                Some(prefix) => (prefix.ids(), prefix.policy()),
+                None => (&[][..], &options.prefix_policy),
+            };
+            prefix = Some(PublicPrefix::new([before, &head].concat(), policy.clone()));
+        }
+        let terms = Agreed { prefix: prefix.clone(), ..terms };
+        let clear = options.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms, pads)).transpose()?;
+        let opened = opened.behind(prefix);
         let session = opened.chat(bound, watch)?;
         let tokenizer = tokenizer.within(session.positions().limit);
         Ok(Chat {
@@ -192,6 +220,11 @@ impl Chat {
     /// The terms on which the parties agreed.
     pub fn terms(&self) -> &waggle_session::party::Terms {
         self.session.terms()
+    }
+
+    /// The number of public tokens before each conversation.
+    pub fn public_tokens(&self) -> usize {
+        self.terms().prefix.as_ref().map_or(0, |prefix| prefix.ids().len())
     }
 
     /// The cost of opening the session.
@@ -274,7 +307,7 @@ impl Chat {
 
     /// Begins another conversation in the same session, unless nothing was said in this one.
     pub fn begin(&mut self) -> Result<(), Error> {
-        if self.session.positions().used > 0 { self.reset() } else { Ok(()) }
+        if self.session.positions().used > self.public_tokens() { self.reset() } else { Ok(()) }
     }
 
     /// Generates up to `tokens` tokens after the prompt `ids`, in a conversation of its own.
@@ -406,6 +439,7 @@ impl Chat {
     /// If the parties do not agree at the end of the session.
     pub fn finish(self) -> Result<ChatReport, Error> {
         let Chat { options, network, pads, session, model, tokenizer, script, costs, clear, .. } = self;
+        let public: Vec<_> = session.terms().prefix.iter().flat_map(named).collect();
         let outcome = session.finish()?;
         let chosen = [
             ("link", network.into()),
@@ -415,7 +449,7 @@ impl Chat {
             ("pad_answer", pads.into()),
         ];
         let clock = script.clock().map(|now| ("clock", now.into()));
-        let chosen = options.sampling.chosen().into_iter().chain(chosen).chain(clock);
+        let chosen = options.sampling.chosen().into_iter().chain(chosen).chain(clock).chain(public);
         costs.report(&model, &tokenizer, &outcome, chosen, clear.as_ref())
     }
 }

@@ -14,10 +14,16 @@
 //!
 //! **Time.** A template may ask for the date. It gets the time at which the conversation began, on this party's
 //! clock. That time is public, because the length of the text may depend on it.
+//!
+//! **A public beginning.** The template's text before the first words of a user, with a system text that is no
+//! secret, may stand in the clear before all conversations of a session ([`Script::publish`]). The text is cut at the
+//! end of a token, which made-up words decide: a cut that depended on the user's words would tell about them. So the
+//! two parts are encoded apart, and a time that the template was told stays that of the first conversation.
 
 use waggle_tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
 use crate::Error;
+use crate::error::ChatError;
 
 /// A turn's input to the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +58,18 @@ pub(crate) struct Script {
     mark: String,
     /// Time at which the conversation began.
     now: String,
+    /// The text that stands in the clear before every conversation. The template writes it, and it is left out of the
+    /// first step.
+    head: String,
+    /// Whether public tokens stand before the conversation.
+    behind: bool,
 }
+
+/// Made-up first words of a user, which show whether a token reaches from the text before into words.
+const FIRST_WORDS: [&str; 3] = ["What", "a", "1."];
+
+/// The most places at which [`Script::publish`] tries to cut a text.
+const CUTS: usize = 16;
 
 /// Made-up words of the kinds that templates look for. They come from no conversation.
 const PROBES: [&str; 4] =
@@ -61,10 +78,61 @@ const PROBES: [&str; 4] =
 impl Script {
     pub(crate) fn new(template: Option<ChatTemplate>, system: Option<String>) -> Self {
         let mark = format!("{:032x}", rand::random::<u128>());
-        let (said, rendered, now) = (Vec::new(), String::new(), String::new());
-        let mut script = Script { template, system, said, rendered, begun: false, ended: true, mark, now };
+        let mut script = Script {
+            template,
+            system,
+            said: Vec::new(),
+            rendered: String::new(),
+            begun: false,
+            ended: true,
+            mark,
+            now: String::new(),
+            head: String::new(),
+            behind: false,
+        };
         script.reset();
         script
+    }
+
+    /// Notes that public tokens stand before every conversation.
+    pub(crate) fn goes_behind(&mut self) {
+        self.behind = true;
+    }
+
+    /// Makes the text before the first words of a user public, with the system text. Returns its tokens.
+    ///
+    /// # Errors
+    /// [`ChatError::NoHead`] if no text stands there.
+    pub(crate) fn publish(&mut self, tokenizer: &Tokenizer) -> Result<Vec<u32>, Error> {
+        let text = match &self.template {
+            None => self.raw(&[]).text,
+            Some(template) => {
+                let all: Vec<Words> = self.said.iter().cloned().chain([("user", String::new())]).collect();
+                let rendered = tokenizer.render(template, &self.hidden(&all), true, &self.now)?;
+                let (before, _) = rendered.split_once(&self.placeholder(self.said.len())).unwrap_or_default();
+                self.filled(before, &self.said).unwrap_or_default()
+            }
+        };
+        let begins = self.template.is_none() && !self.behind;
+        let encode = |text: &str| if begins { tokenizer.encode(text) } else { tokenizer.encode_more(text) };
+        let whole = FIRST_WORDS.map(|words| encode(&format!("{text}{words}")));
+        let cuts = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end)).take(CUTS);
+        let fits = |end: &usize| {
+            let (head, rest) = text.split_at(*end);
+            let Ok(head) = encode(head) else { return false };
+            FIRST_WORDS.iter().zip(&whole).all(|(words, whole)| {
+                let more = tokenizer.encode_more(&format!("{rest}{words}"));
+                more.is_ok_and(|more| whole.as_ref().is_ok_and(|whole| *whole == [&head[..], &more].concat()))
+            })
+        };
+        // Some tokenizers mark the beginning of every text that they encode, so nothing fits.
+        self.head = text[..cuts.into_iter().find(fits).unwrap_or(text.len())].to_owned();
+        let ids = if self.head.is_empty() { Vec::new() } else { encode(&self.head)? };
+        if ids.is_empty() {
+            return Err(ChatError::NoHead.into());
+        }
+        self.behind = true;
+        Ok(ids)
     }
 
     /// Whether the template would write words differently depending on what they are, which it cannot do here. It is
@@ -91,16 +159,30 @@ impl Script {
         self.said = self.system.iter().map(|system| form("system", system)).collect();
         self.rendered.clear();
         (self.begun, self.ended) = (false, true);
-        self.now = waggle_tokenizer::local_time();
+        if self.head.is_empty() {
+            self.now = waggle_tokenizer::local_time();
+        }
     }
 
     /// The system text, if it belongs to the next turn.
     pub(crate) fn system(&self) -> Option<&str> {
-        self.system.as_deref().filter(|_| !self.begun)
+        self.system.as_deref().filter(|_| !self.begun && self.head.is_empty())
     }
 
     /// The model's input after the new messages `new`. They are remembered only with the answer.
     pub(crate) fn next(&self, tokenizer: &Tokenizer, new: &[Words]) -> Result<Step, Error> {
+        let step = self.written(tokenizer, new)?;
+        if self.begun && !step.rewrites {
+            return Ok(step);
+        }
+        match step.text.strip_prefix(&self.head) {
+            Some(rest) => Ok(Step { text: rest.to_owned(), begins: step.begins && !self.behind, ..step }),
+            None => Err(TokenizerError::Template { what: "this conversation has no public beginning".into() }.into()),
+        }
+    }
+
+    /// The step of [`Script::next`], with the public text.
+    fn written(&self, tokenizer: &Tokenizer, new: &[Words]) -> Result<Step, Error> {
         let Some(template) = &self.template else { return Ok(self.raw(new)) };
         let new: Vec<Words> = new.iter().map(|(role, text)| form(role, text)).collect();
         let all: Vec<Words> = self.said.iter().chain(&new).cloned().collect();
@@ -334,6 +416,50 @@ mod tests {
         assert_eq!(say(&mut dated, "a", "b"), format!("{clock}<user>a<end><assistant>"));
         assert_eq!(text(&dated, "c"), ("<end><user>c<end><assistant>".into(), false));
         assert_eq!(script(CHATML, None).clock(), None);
+    }
+
+    /// Public tokens and the tokens of the first turn, joined, are those of the joined text; later turns and other
+    /// conversations go on behind the same public tokens.
+    #[test]
+    fn a_public_beginning_is_left_out_of_the_first_turn() {
+        let tokenizer =
+            |name: &str| Tokenizer::from_bytes(&waggle_model::bundled(name).unwrap().tokenizer.unwrap()).unwrap();
+        for (template, system, head) in [
+            (Some(CHATML), Some(" be brief "), "<system>be brief<end><user>"),
+            (Some(CHATML), None, "<user>"),
+            (None, Some("A play."), "A play.\n"),
+        ] {
+            for (name, joins) in [("shakespeare-gpt2", true), ("stories260k", false)] {
+                let tokenizer = tokenizer(name);
+                let of = |text: &str| ChatTemplate { template: text.into(), tokens: Default::default() };
+                let mut script = Script::new(template.map(of), system.map(str::to_owned));
+                let whole = script.next(&tokenizer, &user("Well")).unwrap().text;
+                let ids = script.publish(&tokenizer).unwrap();
+                let first = script.next(&tokenizer, &user("Well")).unwrap();
+                assert_eq!((format!("{}{}", script.head, first.text), first.begins), (whole.clone(), false));
+                assert!(head.starts_with(&script.head), "{}", script.head);
+                if joins {
+                    assert_eq!(script.head, head);
+                    let rest = tokenizer.encode_more(&first.text).unwrap();
+                    assert_eq!([ids, rest].concat(), tokenizer.encode_more(&whole).unwrap());
+                }
+                let begins = first.text.clone();
+                script.answered(first, "x");
+                let later = script.next(&tokenizer, &user("so")).unwrap().text;
+                assert!(!["be brief", "A play"].iter().any(|words| later.contains(words)), "{later}");
+                script.reset();
+                assert_eq!(script.next(&tokenizer, &user("Well")).unwrap().text, begins);
+            }
+        }
+        let tokenizer = tokenizer("shakespeare-gpt2");
+        let none = Script::new(None, None).publish(&tokenizer).unwrap_err();
+        assert!(matches!(none, Error::Chat(ChatError::NoHead)), "{none}");
+        // A conversation that the template begins otherwise is no longer behind the public text.
+        let mut other = script("{{ messages | length }}{{ messages[-1].content }}", None);
+        other.publish(&tokenizer).unwrap();
+        let step = other.next(&tokenizer, &user("a")).unwrap();
+        other.answered(step, "b");
+        assert!(other.next(&tokenizer, &user("c")).is_err());
     }
 
     #[test]

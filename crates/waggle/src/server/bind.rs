@@ -28,6 +28,7 @@ use crate::Error;
 use crate::error::OptionsError;
 use crate::keys::{Proof, file};
 use crate::models::open_adapted;
+use crate::reader::tokenizer;
 
 impl ServerConfig {
     /// Reads the model and listens. Clients may connect from then on; [`Server::run`] serves them.
@@ -96,6 +97,12 @@ impl Checked {
     fn load(mut self, job: &Job) -> Result<Loaded, Error> {
         let config = &self.config;
         let files = job.meet(open_adapted(&config.model, config.adapter.as_deref()))?;
+        let offer = config.offer.as_ref().map(|offer| offer.encoded(tokenizer(&files)?.as_ref())).transpose()?;
+        if let (Some(got), limit) = (offer.as_ref().map(|offer| offer.ids().len()), config.max_public)
+            && got > limit
+        {
+            return Err(waggle_session::Error::Limit { what: "public tokens", got, limit }.into());
+        }
         let mut hosted = ModelServer::builder()
             .policy(&config.terms.policy)
             .public(&config.public)
@@ -112,6 +119,10 @@ impl Checked {
             warn!(
                 "no range check: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
             );
+        }
+        hosted = hosted.with_offer(offer)?;
+        if let Some(offer) = &hosted.public().offer {
+            info!("public text is offered: {offer}");
         }
         let accounts = config.max_reveals.limit(hosted.public())?;
         let accounts = accounts.map(|limit| Book::open(file("accounts.json")?, limit)).transpose()?;

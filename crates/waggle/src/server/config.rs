@@ -12,7 +12,7 @@ use waggle_session::party::{Limits, PublicModel};
 use super::host::Allow;
 use crate::keys::Proof;
 use crate::options::options;
-use crate::{Error, Network, Terms};
+use crate::{Error, Network, Public, Terms};
 
 options! {
     /// Settings of a server: `Server::of("shakespeare-gpt2").listen("127.0.0.1:7411").bind()?.run()`.
@@ -38,6 +38,8 @@ options! {
         max_prompt: usize = Limits::default().lengths.prompt,
         /// Most public tokens that a client may have read before its texts.
         max_public: usize = Limits::default().public,
+        /// Public tokens that the server offers: clients that name none of their own put them before their texts.
+        offer: Option<Public> as impl Into<Option<Public>> = None,
         /// Most tokens to generate for a client.
         max_tokens: usize = Limits::default().lengths.tokens,
         /// Whether clients may hold conversations.
