@@ -150,7 +150,9 @@ pub(super) fn note(event: &Event<'_>) {
         Event::Template(address, template) => {
             out::note(format_args!("{}\n--template FILE takes your own", template_note(address, template).trim_end()))
         }
-        Event::Offer(offer, text) => out::note(offer_note(offer, text)),
+        Event::Offer(offer, text) => {
+            out::note(format_args!("{}; --no-public-prefix does without", offer_note(offer, text)));
+        }
         Event::Rereads => out::note(
             "the chat template changes what was said before: the model reads the conversation from its beginning",
         ),

@@ -69,7 +69,7 @@ pub fn offer_note(offer: &PublicPrefix, text: &str) -> String {
         0 => String::new(),
         all => format!(": {start:?}{}", if all > SHOWN { " ..." } else { "" }),
     };
-    format!("the server puts public text before yours ({offer}){words}; --no-public-prefix does without")
+    format!("the server puts public text before yours ({offer}){words}")
 }
 
 /// What a report says of `prefix`.
@@ -109,6 +109,6 @@ mod tests {
             assert_eq!(taken.ok(), good.then_some(Some(offer)));
         }
         let [line] = &shown[..] else { panic!("{shown:?}") };
-        assert!(line.contains(r#": "O\nO\n"#) && line.contains("\" ...;") && !line.contains('\n'), "{line}");
+        assert!(line.contains(r#": "O\nO\n"#) && line.ends_with("\" ...") && !line.contains('\n'), "{line}");
     }
 }
