@@ -17,6 +17,12 @@ pub struct MaskedRow {
     pub width: u32,
     /// Entries of the matrix are below 2^bits in magnitude.
     pub bits: u32,
-    /// Equal blocks on the diagonal of the matrix, beside which it is zero.
+    /// Equal blocks on the diagonal of the matrix, beside which it is zero. No helper deals products with more than
+    /// one, and none is told.
+    #[serde(skip, default = "one")]
     pub blocks: usize,
+}
+
+fn one() -> usize {
+    1
 }

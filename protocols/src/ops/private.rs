@@ -84,11 +84,6 @@ impl Correlation for MaskedRow {
     fn dealt_words(&self) -> Option<u64> {
         let row = (self.inputs as u64).checked_add(self.outputs as u64)?;
         counted(&[self.inputs, self.outputs, 8])?;
-        // A peer may state any number.
-        let fits = |length: usize| self.blocks > 0 && length.is_multiple_of(self.blocks);
-        if !fits(self.inputs) || !fits(self.outputs) {
-            return None;
-        }
         in_range(self.width, row)
     }
 
