@@ -72,7 +72,7 @@ pub(super) struct ServeArgs {
     max_positions: Option<usize>,
     /// Policies among which clients choose, with `;` between those that have options: 'full,h2o;snapkv:budget=64'.
     /// The only one is otherwise that of --policy.
-    #[arg(long, value_name = "POLICIES", value_parser = policies::list, conflicts_with_all = ["policy", "select"])]
+    #[arg(long, value_name = "POLICIES", value_parser = policies::list, conflicts_with_all = ["policy", "select", "shed"])]
     policies: Option<Policies>,
     /// Allow no conversations.
     #[arg(long, conflicts_with = "max_positions")]

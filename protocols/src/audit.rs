@@ -7,8 +7,9 @@
 //! correlation. Names are random, so one occurs twice only if its mask was handed out twice. Masks of fewer than
 //! [`NAME_BITS`] bits have no name.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use waggle_net::Role;
 use zeroize::Zeroizing;
@@ -75,18 +76,49 @@ pub enum Broken {
 }
 
 static WATCHED: Mutex<Option<[Audit; 2]>> = Mutex::new(None);
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static ONE_AT_A_TIME: RwLock<()> = RwLock::new(());
 
-/// Runs `sessions` of this process under two audits, one for each party. Waits until other calls of this function
-/// have ended.
+thread_local! {
+    /// How many sessions of this thread are watched, or are not to be.
+    static WITHIN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs `sessions` of this process under two audits, one for each party. Waits until other calls of this function,
+/// and of [`unwatched`], have ended.
 pub fn watch<T>(broken: Option<Broken>, sessions: impl FnOnce(&[Audit; 2]) -> T) -> T {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = ONE_AT_A_TIME.write().unwrap_or_else(PoisonError::into_inner);
+    let _within = Within::enter();
     let audits = [(); 2].map(|()| Audit::breaking(broken));
     let set = |audits| *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = audits;
     set(Some(audits.clone()));
     let done = sessions(&audits);
     set(None);
     done
+}
+
+/// Runs a session that [`watch`] is not to see when another thread calls it: a fault would spoil the session. Within
+/// `watch` it is seen.
+pub fn unwatched<T>(session: impl FnOnce() -> T) -> T {
+    // A thread that waits for a lock that it holds would wait for ever.
+    let outermost = WITHIN.get() == 0;
+    let _turn = outermost.then(|| ONE_AT_A_TIME.read().unwrap_or_else(PoisonError::into_inner));
+    let _within = Within::enter();
+    session()
+}
+
+struct Within;
+
+impl Within {
+    fn enter() -> Self {
+        WITHIN.set(WITHIN.get() + 1);
+        Within
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        WITHIN.set(WITHIN.get() - 1);
+    }
 }
 
 impl Audit {

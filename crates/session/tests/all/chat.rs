@@ -12,6 +12,7 @@ use waggle_model::{
 use waggle_mpcache::{KvCache, PolicySpec};
 use waggle_net::{Channel, Role, memory_pair};
 use waggle_protocols::Fixed;
+use waggle_protocols::audit::unwatched;
 use waggle_session::Error;
 use waggle_session::party::chat::{Positions, Slices, Turn, slices};
 use waggle_session::party::{
@@ -62,15 +63,17 @@ fn within<T: Send>(
     let hosted = ModelServer::builder().policy(&terms.policy).load(files().1).unwrap();
     let hosted = hosted.with_template(template.as_ref()).unwrap();
     let (client, server) = memory_pair(Duration::from_secs(60));
-    thread::scope(|scope| {
-        let server = Channel::new(Role::Server, server);
-        let hosted = &hosted;
-        let server = scope.spawn(move || hosted.serve(server, &Peer::default(), terms, limits, observer));
-        let client = Channel::new(Role::Client, client);
-        let options = ClientOptions { template: true, ..ClientOptions::default() };
-        let session = ClientSession::open(client, &Peer::default(), terms, &options).unwrap();
-        let talked = talk(session.chat(BOUND, &mut nobody));
-        (talked, server.join().unwrap())
+    unwatched(|| {
+        thread::scope(|scope| {
+            let server = Channel::new(Role::Server, server);
+            let hosted = &hosted;
+            let server = scope.spawn(move || hosted.serve(server, &Peer::default(), terms, limits, observer));
+            let client = Channel::new(Role::Client, client);
+            let options = ClientOptions { template: true, ..ClientOptions::default() };
+            let session = ClientSession::open(client, &Peer::default(), terms, &options).unwrap();
+            let talked = talk(session.chat(BOUND, &mut nobody));
+            (talked, server.join().unwrap())
+        })
     })
 }
 

@@ -14,6 +14,7 @@ use waggle_model::{
     PromptLookup, Reveal, Sampler, SmallModel, generate, generate_with,
 };
 use waggle_net::{Channel, Link, NetError, Role, memory_pair};
+use waggle_protocols::audit::unwatched;
 use waggle_protocols::{Evaluation, Fixed, FixedLoader};
 use waggle_session::Error;
 use waggle_session::party::{
@@ -320,28 +321,30 @@ impl<'a> Session<'a> {
         eyes: &mut (dyn FnMut(Event<'_>) -> Flow + Send),
     ) -> [Result<Outcome, Error>; 2] {
         let (client, server) = memory_pair(Duration::from_secs(60));
-        thread::scope(|scope| {
-            let server = scope.spawn(|| {
-                let channel = Channel::new(Role::Server, server);
-                self.hosted.serve(channel, &Peer::default(), &self.terms, &self.limits, eyes)
-            });
-            let link: Box<dyn Link> = match lie {
-                Some(lie) => Box::new(Lying { link: client, lie }),
-                None => Box::new(client),
-            };
-            let channel = Channel::new(Role::Client, link);
-            let opened = ClientSession::open(channel, &Peer::default(), &self.terms, &ClientOptions::default());
-            let client = opened.and_then(|session| {
-                let mut sampler = sampler(self.seed, self.terms.reveal);
-                let session = match self.draft {
-                    Some(draft) => session.drafting(draft),
-                    None => session,
+        unwatched(|| {
+            thread::scope(|scope| {
+                let server = scope.spawn(|| {
+                    let channel = Channel::new(Role::Server, server);
+                    self.hosted.serve(channel, &Peer::default(), &self.terms, &self.limits, eyes)
+                });
+                let link: Box<dyn Link> = match lie {
+                    Some(lie) => Box::new(Lying { link: client, lie }),
+                    None => Box::new(client),
                 };
-                let next = Next::Drafted { sampler: &mut sampler, guess };
-                let session = if self.stop { session.stopping_at_eos() } else { session };
-                session.generate(self.prompt.clone(), self.tokens, next, &mut nobody)
-            });
-            [client, server.join().unwrap()]
+                let channel = Channel::new(Role::Client, link);
+                let opened = ClientSession::open(channel, &Peer::default(), &self.terms, &ClientOptions::default());
+                let client = opened.and_then(|session| {
+                    let mut sampler = sampler(self.seed, self.terms.reveal);
+                    let session = match self.draft {
+                        Some(draft) => session.drafting(draft),
+                        None => session,
+                    };
+                    let next = Next::Drafted { sampler: &mut sampler, guess };
+                    let session = if self.stop { session.stopping_at_eos() } else { session };
+                    session.generate(self.prompt.clone(), self.tokens, next, &mut nobody)
+                });
+                [client, server.join().unwrap()]
+            })
         })
     }
 

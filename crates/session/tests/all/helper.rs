@@ -9,6 +9,7 @@ use std::time::Duration;
 use waggle_model::{Disclosed, Drafts, GenerateOptions, Lengths, ModelSpec, Next, Reveal, Sampler, bundled, shape};
 use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
+use waggle_protocols::audit::unwatched;
 use waggle_protocols::{HelperDeals, Part};
 use waggle_session::Error;
 use waggle_session::party::{
@@ -160,14 +161,16 @@ fn parties(
     run: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
     let (here, there) = memory_pair(PATIENCE);
-    thread::scope(|scope| {
-        let server = scope.spawn(|| {
-            let channel = Channel::new(Role::Server, there);
-            hosted.serve(channel, &peer(KEYS[0]), theirs, &Limits::default(), &mut nobody)
-        });
-        let channel = Channel::new(Role::Client, here);
-        let open = ClientSession::open(channel, &peer(KEYS[1]), ours, &ClientOptions::default());
-        [open.and_then(run), server.join().unwrap()]
+    unwatched(|| {
+        thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let channel = Channel::new(Role::Server, there);
+                hosted.serve(channel, &peer(KEYS[0]), theirs, &Limits::default(), &mut nobody)
+            });
+            let channel = Channel::new(Role::Client, here);
+            let open = ClientSession::open(channel, &peer(KEYS[1]), ours, &ClientOptions::default());
+            [open.and_then(run), server.join().unwrap()]
+        })
     })
 }
 

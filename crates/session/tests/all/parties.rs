@@ -10,6 +10,7 @@ use waggle_model::{
 use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Entry, Phase, Role, memory_pair};
 use waggle_planner::{Plan, Planner};
+use waggle_protocols::audit::unwatched;
 use waggle_protocols::{Fixed, FixedLoader, FixedWeight, Options, Secure};
 use waggle_session::Error;
 use waggle_session::party::{
@@ -84,13 +85,15 @@ fn two_parties(
         (out, engine.channel().ledger().untimed())
     };
     let unknown = Input { texts: prompt.texts, ..Input::unknown(prompt.count) };
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            let (model, _) = load_fixed_for(&options.policy, spec, None, frac_bits);
-            party(Channel::new(Role::Client, client), &model, prompt)
-        });
-        let server = party(Channel::new(Role::Server, server), server_model, unknown);
-        [client.join().expect("client"), server]
+    unwatched(|| {
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let (model, _) = load_fixed_for(&options.policy, spec, None, frac_bits);
+                party(Channel::new(Role::Client, client), &model, prompt)
+            });
+            let server = party(Channel::new(Role::Server, server), server_model, unknown);
+            [client.join().expect("client"), server]
+        })
     })
 }
 
@@ -171,12 +174,14 @@ pub(crate) fn watched<T>(
     client: impl FnOnce(ClientSession) -> Result<T, Error>,
 ) -> (Result<T, Error>, Result<Outcome, Error>) {
     let (here, there) = memory_pair(Duration::from_secs(60));
-    std::thread::scope(|scope| {
-        let channel = Channel::new(Role::Server, there);
-        let server = scope.spawn(|| hosted.serve(channel, &Peer::default(), terms, limits, observer));
-        let channel = Channel::new(Role::Client, here);
-        let opened = ClientSession::open(channel, &Peer::default(), terms, &ClientOptions::default());
-        let done = opened.and_then(client);
-        (done, server.join().unwrap())
+    unwatched(|| {
+        std::thread::scope(|scope| {
+            let channel = Channel::new(Role::Server, there);
+            let server = scope.spawn(|| hosted.serve(channel, &Peer::default(), terms, limits, observer));
+            let channel = Channel::new(Role::Client, here);
+            let opened = ClientSession::open(channel, &Peer::default(), terms, &ClientOptions::default());
+            let done = opened.and_then(client);
+            (done, server.join().unwrap())
+        })
     })
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use waggle_net::{Channel, Link, Role, memory_pair};
+use waggle_protocols::audit::unwatched;
 use waggle_session::Error;
 use waggle_session::party::{ClientOptions, ClientSession, Limits, ModelServer, Outcome, Peer, Terms, nobody};
 use waggle_session::pool::{Found, State, find};
@@ -52,10 +53,12 @@ fn over(
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
     let (here, there) = (Channel::new(Role::Client, here), Channel::new(Role::Server, there));
-    thread::scope(|scope| {
-        let server = scope.spawn(|| hosted.serve(there, peer, theirs, &Limits::default(), &mut nobody));
-        let opened = ClientSession::open(here, peer, ours, &ClientOptions::default());
-        [opened.and_then(client), server.join().unwrap()]
+    unwatched(|| {
+        thread::scope(|scope| {
+            let server = scope.spawn(|| hosted.serve(there, peer, theirs, &Limits::default(), &mut nobody));
+            let opened = ClientSession::open(here, peer, ours, &ClientOptions::default());
+            [opened.and_then(client), server.join().unwrap()]
+        })
     })
 }
 

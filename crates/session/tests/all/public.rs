@@ -10,6 +10,7 @@ use waggle_model::{
 };
 use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Link, Phase, Role, memory_pair};
+use waggle_protocols::audit::unwatched;
 use waggle_protocols::{FRAC, Fixed, FixedLoader, Part};
 use waggle_session::party::{
     ClientOptions, ClientSession, Limits, ModelServer, Outcome, Peer, Request, SessionPlan, Terms, nobody,
@@ -69,12 +70,15 @@ fn over(
     (here, there): (impl Link + 'static, impl Link + 'static),
     client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> [Result<Outcome, Error>; 2] {
-    std::thread::scope(|scope| {
-        let channel = Channel::new(Role::Server, there);
-        let server = scope.spawn(|| hosted.serve(channel, &Peer::default(), terms, &Limits::default(), &mut nobody));
-        let (channel, options) = (Channel::new(Role::Client, here), ClientOptions { base, ..Default::default() });
-        let done = ClientSession::open(channel, &Peer::default(), terms, &options).and_then(client);
-        [done, server.join().unwrap()]
+    unwatched(|| {
+        std::thread::scope(|scope| {
+            let channel = Channel::new(Role::Server, there);
+            let server =
+                scope.spawn(|| hosted.serve(channel, &Peer::default(), terms, &Limits::default(), &mut nobody));
+            let (channel, options) = (Channel::new(Role::Client, here), ClientOptions { base, ..Default::default() });
+            let done = ClientSession::open(channel, &Peer::default(), terms, &options).and_then(client);
+            [done, server.join().unwrap()]
+        })
     })
 }
 
