@@ -52,17 +52,16 @@ pub struct Subject {
     pub prefix: Option<PublicPrefix>,
 }
 
+/// What is done with a model behind all public tokens, and behind what is left of these.
+pub type Studied<'a> = dyn FnMut([&dyn Runner; 2]) -> Result<(), EvalError> + 'a;
+
 impl Subject {
     /// Opens the model on its engine, with the scoring columns that `policy` needs, and calls `run` with it twice:
     /// behind all public tokens, and behind what is left of these where their policy has pruned them.
     ///
     /// # Errors
     /// Errors of the model and of `run`.
-    pub fn run(
-        self,
-        policy: &PolicySpec,
-        run: &mut dyn FnMut([&dyn Runner; 2]) -> Result<(), EvalError>,
-    ) -> Result<(), EvalError> {
+    pub fn run(self, policy: &PolicySpec, run: &mut Studied<'_>) -> Result<(), EvalError> {
         let Subject { files, again, engine, prefix } = self;
         let prefix = prefix.as_ref();
         match engine {
@@ -93,7 +92,7 @@ fn in_clear<E: Select>(
     engine: fn() -> E,
     loader: &mut dyn WeightLoader<Weight = E::Weight>,
     prefix: Option<&PublicPrefix>,
-    run: &mut dyn FnMut([&dyn Runner; 2]) -> Result<(), EvalError>,
+    run: &mut Studied<'_>,
 ) -> Result<(), EvalError> {
     let mut behind = |prefix: Option<PublicPrefix>| {
         let Some(prefix) = prefix else { return Ok(model.clone()) };
