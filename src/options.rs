@@ -73,8 +73,9 @@ pub(super) struct TermsArgs {
     /// masks that the parties draw and send (`sent`), which takes about twice the bytes.
     #[arg(long, value_parser = named(&MASKS), default_value = "seeded")]
     masks: Masks,
-    /// Read the prompt in chunks of so many tokens. The text is the same; shorter chunks take less memory and more
-    /// round trips. Without it long prompts are read in chunks that bound memory.
+    /// Read the prompt in chunks of so many tokens. The text is the same, unless rows end (`--shed`), which vote by
+    /// chunk; shorter chunks take less memory and more round trips. Without it long prompts are read in chunks that
+    /// bound memory.
     #[arg(long, value_name = "N")]
     prefill_chunk: Option<NonZeroUsize>,
 }

@@ -49,6 +49,32 @@ fn nearly_equal_votes_do_not_hang_on_rounding() {
     }
 }
 
+/// The plaintext model reads what the parties read where that changes the text: pieces of a prompt that sheds rows, its
+/// padding, and public text apart from private text.
+#[test]
+fn a_check_reads_a_prompt_as_the_parties_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let public = dir.path().join("public.txt");
+    std::fs::write(&public, "Once upon a time there was a big dog. ").unwrap();
+    let behind = format!("--public-prefix {}", public.display());
+    for options in [
+        "--shed 2:0.5 --prefill-chunk 4",
+        "--shed 1:0.5 --pad-prompt 32",
+        "--shed 1:0.5 --draft lookup:2",
+        &format!("{behind} --shed 1:0.5,3:0.3"),
+        &format!("{behind} --shed 2:0.5/own --prefix-policy full:shed=2:0.5"),
+        &format!("{behind} --policy snapkv:budget=0.5"),
+    ] {
+        let mut demo = waggle(&format!("demo --check --link memory --tokens 4 {options}"));
+        demo.args(["--prompt", "One day the dog saw a red ball in the park and wanted to"]);
+        let check = json(&mut demo);
+        let error = check["max_abs_logit_error"].as_f64().unwrap();
+        assert!(check["token_agreement"] == 1.0 && error < 0.05, "{options}: error {error}");
+        let full = check["against_full_cache"]["max_abs_logit_error"].as_f64().unwrap();
+        assert!(full > 0.1, "{options}: pruning moves a logit by {full}");
+    }
+}
+
 #[test]
 fn clients_choose_among_the_policies_of_a_server() {
     let server = Server::start("--model shakespeare-gpt2 --skip-range-check --policies full;streaming:budget=8");

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 use waggle_model::{FloatModel, Generation, Reveal, check};
 use waggle_mpcache::PolicySpec;
+use waggle_session::PublicPrefix;
 use waggle_session::party::{self, Outcome};
 
 use crate::models::open_adapted;
@@ -152,21 +153,27 @@ impl Generated {
         let input = prompt.input();
         let terms = &outcome.terms;
         let clear = FloatModel::open(&terms.policy, &files)?;
+        let behind = |prefix: Option<PublicPrefix>| match prefix {
+            Some(prefix) => clear.behind(prefix.ids(), prefix.policy()),
+            None => Ok(clear.clone()),
+        };
         let tokens =
             report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);
-        let under = |policy: PolicySpec| {
+        let under = |prefix: Option<PublicPrefix>, policy: PolicySpec| {
             let options = waggle_model::GenerateOptions {
                 tokens,
                 reveal: terms.reveal,
                 policy,
                 padding: prompt.known_padding(),
+                prefill_chunk: terms.prefill_chunk,
                 ..waggle_model::GenerateOptions::default()
             };
-            check(&clear, input, &options, &outcome.generation)
+            check(&behind(prefix)?, input, &options, &outcome.generation)
         };
-        report.check = Some(under(terms.policy.clone())?);
-        if terms.policy != PolicySpec::default() {
-            report.against_full_cache = Some(under(PolicySpec::default())?);
+        report.check = Some(under(terms.prefix.clone(), terms.policy.clone())?);
+        let full = PolicySpec::default();
+        if terms.policy != full || terms.prefix.as_ref().is_some_and(|prefix| *prefix.policy() != full) {
+            report.against_full_cache = Some(under(terms.prefix.as_ref().map(PublicPrefix::whole), full)?);
         }
         Ok(())
     }

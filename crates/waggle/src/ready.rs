@@ -175,8 +175,8 @@ impl Ready {
         };
         let classes = report.tokens.iter().map(class).collect::<Result<_, _>>()?;
         let each = model.spec.labels().filter(|_| model.spec.is_multi_label()).unwrap_or_default();
-        // The plaintext model reads public tokens and the prompt as one text.
-        let joined = prefix.map(|prefix| party::Prompt::from(&[prefix.ids(), plain.ids()].concat()));
-        Ok(Generated::new(report, outcome, joined.unwrap_or(plain), classes, each))
+        // Padding changes no text, but how many rows go on with it.
+        let prompt = if outcome.terms.policy.shed().is_some() { whole } else { plain };
+        Ok(Generated::new(report, outcome, prompt, classes, each))
     }
 }
