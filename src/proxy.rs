@@ -56,8 +56,8 @@ pub(super) struct ProxyArgs {
     /// template writes there. The server reads it in the clear, once for all sessions that begin so.
     #[arg(long, group = "public text")]
     public_system: bool,
-    /// The system message of the conversations that begin in public. Those with another one, or with none, are private
-    /// from the start, and have sessions of their own.
+    /// The system message of the conversations that begin in public. Those with another one, or with none, are
+    /// private from the start, and have sessions of their own.
     #[arg(long, value_name = "TEXT", requires = "public_system")]
     system: Option<String>,
     #[command(flatten)]

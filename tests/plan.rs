@@ -64,7 +64,8 @@ fn public_text_before_a_prompt() {
         let plan = json(&mut waggle(&plan));
         assert_eq!(operations(&run), operations(&plan), "{arguments}");
         assert_eq!((&run["options"]["public_tokens"], &plan["options"]["public_tokens"]), (&11.into(), &11.into()));
-        // The plaintext model prunes the public text as the server does, and then reads all of it, so that pruning shows.
+        // The plaintext model prunes the public text as the server does, and then reads all of it, so that pruning
+        // shows.
         let error = run["max_abs_logit_error"].as_f64().unwrap();
         assert!(error < 0.02, "{arguments}: {error}");
         let whole = run["against_full_cache"]["max_abs_logit_error"].as_f64();
@@ -82,8 +83,8 @@ fn public_text_before_a_prompt() {
     assert!(fail(&mut waggle(&padded), 1).contains("takes no padding"));
 }
 
-/// In one phase a short row divides its terms: products of narrow words take half the ciphertext, and the keys that pack
-/// them are sent for scores anyway.
+/// In one phase a short row divides its terms: products of narrow words take half the ciphertext, and the keys that
+/// pack them are sent for scores anyway.
 #[test]
 fn a_short_row_mixes_no_wide_words_in_one_phase() {
     let plan = json(&mut waggle("plan --model gpt2 --cached 128 --link lan --cores 2"));

@@ -49,8 +49,8 @@ fn nearly_equal_votes_do_not_hang_on_rounding() {
     }
 }
 
-/// The plaintext model reads what the parties read where that changes the text: pieces of a prompt that sheds rows, its
-/// padding, and public text apart from private text.
+/// The plaintext model reads what the parties read where that changes the text: pieces of a prompt that sheds rows,
+/// its padding, and public text apart from private text.
 #[test]
 fn a_check_reads_a_prompt_as_the_parties_do() {
     let dir = tempfile::tempdir().unwrap();

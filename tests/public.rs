@@ -84,8 +84,8 @@ fn an_offer_that_a_server_changes_is_refused_until_the_client_accepts_it() {
     assert_eq!(pin(), met);
 }
 
-/// Turns behind a public system message, before and after `/reset`, under policies that keep all and that evict, for a
-/// template's text and for raw words. What the server sees of turns is what is private.
+/// Turns behind a public system message, before and after `/reset`, under policies that keep all and that evict, for
+/// a template's text and for raw words. What the server sees of turns is what is private.
 #[test]
 fn a_conversation_begins_in_public() {
     let dir = tempfile::tempdir().unwrap();

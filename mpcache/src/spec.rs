@@ -106,7 +106,8 @@ impl PolicySpec {
         self.policy.keys.contains(&key)
     }
 
-    /// The rows that a prompt sheds from layer to layer, if it sheds some: the option `shed`, which every policy takes.
+    /// The rows that a prompt sheds from layer to layer, if it sheds some: the option `shed`, which every policy
+    /// takes.
     pub fn shed(&self) -> Option<&Shed> {
         self.shed.as_ref()
     }

@@ -166,8 +166,8 @@ impl Worker {
         let mut texts = self.taken(who, asked, out);
         let policy = &self.sessions.terms.policy;
         let most = if policy.side_by_side() { self.sessions.config.texts.max(1) } else { 1 };
-        // Texts of one kind share a pass. Under most policies, and behind public text, their prompts must also have one
-        // length.
+        // Texts of one kind share a pass. Under most policies, and behind public text, their prompts must also have
+        // one length.
         let padded = policy.keeps_all() && self.sessions.public.prefix.is_none();
         while texts.len() < most
             && let Some(more) = self.arrived()

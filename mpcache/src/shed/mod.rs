@@ -3,14 +3,16 @@
 //! **Function.** Before a layer of [`Shed`], the rows of the prompt are ranked by the attention that they received in
 //! the layer before it, summed over heads: from the last rows in a decoder, as [`snapkv`](crate::policies) votes, and
 //! from all rows in an encoder. The best rows go on in their order. They are gathered obliviously with their residual
-//! stream ([`Select::gather`](waggle_engine::Select::gather)), and their tokens are the only ones in the caches of the
-//! layers that follow.
+//! stream ([`Select::gather`](waggle_engine::Select::gather)), and their tokens are the only ones in the caches of
+//! the layers that follow.
 //!
-//! **What always stays.** In a decoder the rows that vote, among them the last row, whose output gives the next token.
-//! In an encoder the first row, whose output is the text's. Padding ranks last.
+//! **Source.** Token pruning between layers, as the publications of [`PublishedShed`] do it in the clear.
 //!
-//! **Positions.** Learned positions are part of the residual stream. Rotary ones are not, and nobody knows where a row
-//! that stays has stood. [`ShedPositions`] says what these rows take.
+//! **What always stays.** In a decoder the rows that vote, among them the last row, whose output gives the next
+//! token. In an encoder the first row, whose output is the text's. Padding ranks last.
+//!
+//! **Positions.** Learned positions are part of the residual stream. Rotary ones are not, and nobody knows where a
+//! row that stays has stood. [`ShedPositions`] says what these rows take.
 //!
 //! **Public.** The layers, and how many rows stay. **Revealed.** Nothing: rows are ranked by
 //! [`TopK::Rank`](waggle_engine::TopK::Rank). **Range.** Entries of the residual stream are below
@@ -151,7 +153,7 @@ mod tests {
                 assert!(steps.windows(2).all(|s| s[0].layer < s[1].layer && s[0].share > s[1].share));
             }
             assert!(EXPECTED.contains(published.name()));
-            assert!(!published.steps(12).is_empty() && !published.about().is_empty());
+            assert!(!published.steps(12).is_empty());
         }
         assert_eq!(PublishedShed::Bolt.steps(12), [Step { layer: 1, share: 0.5 }]);
     }

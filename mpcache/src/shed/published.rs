@@ -17,8 +17,8 @@ pub enum PublishedShed {
     /// tokens to come back to. Nothing comes back here. The division is ours.
     LazyLlm,
     /// SpAtten (Wang et al., HPCA 2021, arXiv 2012.09852) leaves the first 15 % of the layers whole and then sheds
-    /// evenly, 1.9 times fewer rows on average. The publication sums attention over all layers so far and prunes heads
-    /// as well.
+    /// evenly, 1.9 times fewer rows on average. The publication sums attention over all layers so far and prunes
+    /// heads as well.
     SpAtten,
     /// The word elimination of BOLT (Pang et al., S&P 2024): half of the words go after the first layer.
     Bolt,
@@ -39,17 +39,6 @@ impl PublishedShed {
             Self::SpAtten => "spatten",
             Self::Bolt => "bolt",
             Self::CipherPrune => "cipherprune",
-        }
-    }
-
-    /// One line of description.
-    pub fn about(self) -> &'static str {
-        match self {
-            Self::PyramidInfer => "three quarters after every eighth of the layers",
-            Self::LazyLlm => "half, 0.15 and 0.05 after each quarter",
-            Self::SpAtten => "evenly down to 0.19 after the first 15 %",
-            Self::Bolt => "half after the first layer",
-            Self::CipherPrune => "half after the first layer, 0.15 in the last quarter",
         }
     }
 

@@ -100,7 +100,8 @@ pub(crate) fn go_on<E: Select>(
             let leads = real.as_ref().map(|real| real.mapv(|real| if real { lead } else { 0.0 }).into_dyn());
             let leads = engine.input(&[texts, rows], leads.as_ref().map(|leads| leads.view()))?;
             votes = engine.add(&votes, &leads)?;
-            (magnitude, ceiling) = (magnitude + 1, ceiling.plus(ceiling.times(2)));
+            // The lead is at most four times the number of terms, each of which may be 1.
+            (magnitude, ceiling) = (magnitude + 1, ceiling.times(5));
         }
         let how = Ranking { k: choose, method: TopK::Rank, magnitude, ceiling, frac, rounded: true };
         let best = engine.top_k(&votes.slice(1, ranked.clone()), &how)?;

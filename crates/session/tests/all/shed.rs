@@ -1,5 +1,5 @@
-//! Prompts whose rows end before the last layer: two parties write what fixed point writes, and the plan says what they
-//! send. That fixed point is right, tests of `waggle-model` say.
+//! Prompts whose rows end before the last layer: two parties write what fixed point writes, and the plan says what
+//! they send. That fixed point is right, tests of `waggle-model` say.
 
 use std::path::{Path, PathBuf};
 

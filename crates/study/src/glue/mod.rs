@@ -132,7 +132,8 @@ pub struct GlueReport {
     pub answers: Vec<Answer>,
 }
 
-/// Asks `runner` for the class or the score of each of `examples`, under `policy`. `tick` is called after each example.
+/// Asks `runner` for the class or the score of each of `examples`, under `policy`. `tick` is called after each
+/// example.
 ///
 /// # Errors
 /// [`GlueError::Example`] for the first example that the model cannot read, before any run. Errors of the runs.

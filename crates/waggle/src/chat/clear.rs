@@ -19,8 +19,8 @@ pub(crate) struct Clear {
 
 impl Clear {
     /// Opens the model `name`, which must have the shape `spec`. With `pad_answer` it generates on after the end of
-    /// an answer, as the parties do, and later turns do not attend to those tokens either. Public tokens of the `terms`
-    /// stand before the conversation, kept and pruned as the server does.
+    /// an answer, as the parties do, and later turns do not attend to those tokens either. Public tokens of the
+    /// `terms` stand before the conversation, kept and pruned as the server does.
     pub(crate) fn open(name: &str, spec: &ModelSpec, terms: &Terms, pad_answer: bool) -> Result<Self, Error> {
         let files = open_model(name)?;
         if files.spec != *spec {
