@@ -97,9 +97,9 @@ fn of_session(error: &Session) -> Option<String> {
 fn of_model(error: &waggle_model::Error) -> Option<String> {
     match error {
         waggle_model::Error::NeedsLogits { .. } => some("--reveal logits"),
-        waggle_model::Error::Checkpoint(CheckpointError::NoLearned(_) | CheckpointError::OtherLearned) => {
-            some("`waggle fit kvzap` writes one")
-        }
+        waggle_model::Error::Checkpoint(
+            CheckpointError::NoLearned { head, .. } | CheckpointError::OtherLearned { head },
+        ) => Some(format!("`waggle fit {head}` writes one")),
         waggle_model::Error::Config(ConfigError::Unsupported { key, .. }) if key == "quantization_config" => {
             some("`waggle quantize` makes one of 8 bits")
         }

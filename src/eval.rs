@@ -193,8 +193,8 @@ fn plan_costs(
         // Learned columns of a policy change the shape of the model.
         let learned = row
             .policy
-            .needs_scoring_head()
-            .then(|| public_model(model, &row.policy, &Stated::default()))
+            .scoring_head()
+            .map(|_| public_model(model, &row.policy, &Stated::default()))
             .transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let phases = Phases::Two;

@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 use waggle::DEFAULT_MODEL;
 use waggle::program::{open_model, utf8};
 use waggle_files::{check_writable, load};
-use waggle_model::{FloatModel, LEARNED_FILE, ModelFiles};
+use waggle_model::{FloatModel, ModelFiles, learned_file};
 use waggle_mpcache::{LayerSet, PolicySpec};
 use waggle_study::eval::Sequence;
-use waggle_study::fit::{fit_columns, fit_layers};
+use waggle_study::fit::{Target, fit_columns, fit_layers};
 
 use super::error::EvalError;
 use super::eval::text_ids;
@@ -33,7 +33,25 @@ enum Fitted {
         /// Learn what later queries look at that are so many tokens or more behind: about as many as `recent` keeps.
         #[arg(long, value_name = "N", default_value_t = 32)]
         after: usize,
-        /// The file to write, instead of `kvzap.safetensors` in the model's directory.
+        /// The file to write, instead of the policy's in the model's directory.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Fits the columns of `qfilters` and writes them to `qfilters.safetensors`, which belongs into the model's
+    /// directory.
+    Qfilters {
+        #[command(flatten)]
+        text: TextArgs,
+        /// The file to write, instead of the policy's in the model's directory.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Fits the columns of `keydiff` and writes them to `keydiff.safetensors`, which belongs into the model's
+    /// directory.
+    Keydiff {
+        #[command(flatten)]
+        text: TextArgs,
+        /// The file to write, instead of the policy's in the model's directory.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
@@ -94,21 +112,23 @@ impl TextArgs {
 
 pub(super) fn run(args: FitArgs) -> Result<(), Error> {
     match args.policy {
-        Fitted::Kvzap { text, after, out } => kvzap(&text, after, out),
+        Fitted::Kvzap { text, after, out } => columns(&text, Target::Attention { after }, out),
+        Fitted::Qfilters { text, out } => columns(&text, Target::Queries, out),
+        Fitted::Keydiff { text, out } => columns(&text, Target::Keys, out),
         Fitted::Squeeze { text } => squeeze(&text),
     }
 }
 
-fn kvzap(text: &TextArgs, after: usize, path: Option<PathBuf>) -> Result<(), Error> {
-    let beside = PathBuf::from(&text.model).join(LEARNED_FILE);
+fn columns(text: &TextArgs, target: Target, path: Option<PathBuf>) -> Result<(), Error> {
+    let beside = PathBuf::from(&text.model).join(learned_file(target.head()));
     let path = path.unwrap_or(beside);
     check_writable(Some(&path))?;
     let files = open_model(&text.model)?;
     let sequences = text.read(&files)?;
     let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
-    let model = FloatModel::open_to_fit(&files)?;
+    let model = FloatModel::open_to_fit(&files, target.head())?;
     let bar = passes(sequences.len());
-    let fitted = fit_columns(&model, &files.checkpoint, &sequences, after, &mut || bar.inc(1));
+    let fitted = fit_columns(&model, &files.checkpoint, &sequences, target, &mut || bar.inc(1));
     bar.finish_and_clear();
     let fitted = fitted?;
     fitted.write(&files.spec, &files.checkpoint, &path)?;

@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::config::{Place, Wrapper};
 use crate::forms::Form;
 use crate::hints;
+use crate::learned::learned_file;
 use crate::mapping::{Bytes, Number, Numbers, Packed, Piece};
 use crate::store::DType;
 use crate::tensor::{TensorSpec, take};
@@ -119,14 +120,24 @@ pub enum CheckpointError {
         tensor: String,
     },
     /// There is no file with learned columns.
-    #[error("there is no {0}, which cache policies with learned scores need")]
-    NoLearned(String),
+    #[error("there is no {}, which the cache policy `{head}` needs", file.display())]
+    NoLearned {
+        /// The scoring head, which has the name of its policy.
+        head: String,
+        /// The file.
+        file: PathBuf,
+    },
     /// The learned columns were fitted to another model.
-    #[error("{LEARNED_FILE} was fitted to another checkpoint")]
-    OtherLearned,
+    #[error("{} was fitted to another checkpoint", learned_file(head))]
+    OtherLearned {
+        /// The scoring head.
+        head: String,
+    },
     /// Learned columns may give scores beyond the range of the policies.
-    #[error("{LEARNED_FILE}: tensor `{tensor}` gives scores up to {most}, beyond {limit}")]
+    #[error("{}: tensor `{tensor}` gives scores up to {most}, beyond {limit}", learned_file(head))]
     LargeLearned {
+        /// The scoring head.
+        head: String,
         /// The tensor.
         tensor: String,
         /// The largest score that any hidden state may have.
@@ -181,19 +192,13 @@ fn renamed(name: String) -> String {
     name
 }
 
-/// The name of the file with learned columns, in the directory of a model.
-pub const LEARNED_FILE: &str = "kvzap.safetensors";
-
-/// Where the file with learned columns is.
-#[derive(Clone, Debug, Default)]
+/// Where the files with learned columns are.
+#[derive(Clone, Debug)]
 pub(crate) enum Beside {
-    /// There is none.
-    #[default]
-    Nothing,
-    /// At this path, if the file exists.
-    File(PathBuf),
-    /// The bytes of the file, in this program.
-    Static(&'static [u8]),
+    /// In this directory, as far as they exist.
+    Dir(PathBuf),
+    /// Their bytes in this program, by the name of the scoring head.
+    Static(&'static [(&'static str, &'static [u8])]),
 }
 
 /// Longest header that is read; the format's own limit.
@@ -270,7 +275,7 @@ impl Checkpoint {
 
     /// [`Checkpoint::open`] for a model that is published as `wrapping` says.
     pub(crate) fn published(dir: &Path, wrapping: &Wrapping) -> Result<Self, CheckpointError> {
-        let mut checkpoint = Checkpoint { beside: Beside::File(dir.join(LEARNED_FILE)), ..Checkpoint::empty() };
+        let mut checkpoint = Checkpoint { beside: Beside::Dir(dir.to_owned()), ..Checkpoint::empty() };
         let (single, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
         if single.is_file() {
             checkpoint.add_file(&single)?;
@@ -299,7 +304,7 @@ impl Checkpoint {
 
     /// A checkpoint without tensors.
     pub(crate) fn empty() -> Self {
-        Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Nothing, adapter: None }
+        Checkpoint { tensors: HashMap::new(), left_out: Vec::new(), beside: Beside::Static(&[]), adapter: None }
     }
 
     /// Renames the tensors of the text model, which the model `wrapper` contains, to the names that the text model

@@ -21,8 +21,8 @@ impl ModelFiles {
         take(&mut hasher, env!("CARGO_PKG_VERSION").as_bytes());
         take(&mut hasher, shape.as_bytes());
         self.checkpoint.sample(&mut hasher);
-        if let Some(learned) = self.checkpoint.beside()? {
-            learned.sample(&mut hasher);
+        for head in self.checkpoint.learned_heads() {
+            self.checkpoint.beside(head)?.sample(&mut hasher);
         }
         if let Some(adapter) = &self.checkpoint.adapter {
             adapter.sample(&mut hasher);

@@ -86,7 +86,7 @@ pub enum Error {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The policy ranks tokens by learned scores, but the model gives none.
-    #[error("the cache policy needs learned scores, and the model was loaded without their columns")]
+    #[error("the cache policy needs learned scores, and the model was loaded without their columns or with others")]
     NotLearned,
     /// A draft was asked for under a policy that cannot take tokens back.
     #[error(

@@ -34,7 +34,8 @@ struct Bundled {
     config: &'static [u8],
     tokenizer: Option<&'static [u8]>,
     weights: &'static [u8],
-    learned: Option<&'static [u8]>,
+    /// The files with learned columns, by the name of the scoring head.
+    learned: &'static [(&'static str, &'static [u8])],
 }
 
 /// The bytes of a file under `assets`.
@@ -58,35 +59,43 @@ static BUNDLED: &[Bundled] = &[
         config: asset!("shakespeare-gpt2/config.json"),
         tokenizer: Some(asset!("shakespeare-gpt2/tokenizer.json")),
         weights: asset!("shakespeare-gpt2/model.safetensors"),
-        learned: Some(asset!("shakespeare-gpt2/kvzap.safetensors")),
+        learned: &[
+            ("kvzap", asset!("shakespeare-gpt2/kvzap.safetensors")),
+            ("qfilters", asset!("shakespeare-gpt2/qfilters.safetensors")),
+            ("keydiff", asset!("shakespeare-gpt2/keydiff.safetensors")),
+        ],
     },
     Bundled {
         name: "shakespeare-llama",
         config: asset!("shakespeare-llama/config.json"),
         tokenizer: Some(asset!("shakespeare-llama/tokenizer.json")),
         weights: asset!("shakespeare-llama/model.safetensors"),
-        learned: Some(asset!("shakespeare-llama/kvzap.safetensors")),
+        learned: &[
+            ("kvzap", asset!("shakespeare-llama/kvzap.safetensors")),
+            ("qfilters", asset!("shakespeare-llama/qfilters.safetensors")),
+            ("keydiff", asset!("shakespeare-llama/keydiff.safetensors")),
+        ],
     },
     Bundled {
         name: "stories260k",
         config: asset!("stories260k/config.json"),
         tokenizer: Some(asset!("stories260k/tokenizer.json")),
         weights: asset!("stories260k/model.safetensors"),
-        learned: None,
+        learned: &[],
     },
     Bundled {
         name: "recall",
         config: asset!("recall/config.json"),
         tokenizer: None,
         weights: asset!("recall/model.safetensors"),
-        learned: None,
+        learned: &[],
     },
     Bundled {
         name: "whose-line",
         config: asset!("whose-line/config.json"),
         tokenizer: Some(asset!("whose-line/tokenizer.json")),
         weights: asset!("whose-line/model.safetensors"),
-        learned: None,
+        learned: &[],
     },
 ];
 
@@ -177,7 +186,7 @@ fn opened(name: &str) -> Result<ModelFiles, Error> {
         return Err(Error::Unbundled(name.into()));
     };
     let mut checkpoint = Checkpoint::from_bytes(name, model.weights)?;
-    checkpoint.beside = model.learned.map_or(Beside::Nothing, Beside::Static);
+    checkpoint.beside = Beside::Static(model.learned);
     Ok(ModelFiles {
         name: name.into(),
         spec: ModelSpec::from_config_json(model.config)?,

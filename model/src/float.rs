@@ -25,8 +25,8 @@ impl FloatModel {
     ///
     /// # Errors
     /// The errors of [`Model::load_to_fit`].
-    pub fn open_to_fit(files: &ModelFiles) -> Result<Self, Error> {
-        Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint)
+    pub fn open_to_fit(files: &ModelFiles, name: &'static str) -> Result<Self, Error> {
+        Model::load_to_fit(&mut FloatLoader, &files.spec, &files.checkpoint, name)
     }
 
     /// The model behind the public tokens `ids`, of which it keeps what `policy` keeps of a prompt.

@@ -2,8 +2,8 @@
 //! checkpoint.
 //!
 //! A policy such as `kvzap` ranks tokens by a linear function of the hidden state. The columns of this function stand
-//! in the matrix that gives query, key and value, so that they cost no exchange. They are read from [`LEARNED_FILE`]
-//! in the model's directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value heads, width), to be
+//! in the matrix that gives query, key and value, so that they cost no exchange. They are read from the
+//! [`learned_file`] of the policy in the model's directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value heads, width), to be
 //! applied to the hidden state as its norm returns it, before gain and shift. Where attention reads a state without a
 //! norm (OLMo 2), a norm is computed for the scores alone. The tensor `checkpoint` holds the 32 bytes of a hash of
 //! the checkpoint to which the columns were fitted.
@@ -11,9 +11,9 @@
 use std::path::Path;
 
 use ndarray::{Array2, ArrayView2};
-use waggle_mpcache::{HEAD_MAGNITUDE, HeadShape};
+use waggle_mpcache::{HEAD_MAGNITUDE, HeadShape, PolicySpec};
 
-use crate::checkpoint::{Beside, LEARNED_FILE};
+use crate::checkpoint::Beside;
 use crate::store::{DType, write_safetensors};
 use crate::{Checkpoint, CheckpointError, Error, ModelSpec, TensorSpec};
 
@@ -29,10 +29,11 @@ pub(crate) enum Columns {
     /// None.
     #[default]
     None,
-    /// One column for every key/value head, with values that this party does not know.
-    Shape,
+    /// One column for every key/value head, of the scoring head of this name, with values that this party does not
+    /// know.
+    Shape(&'static str),
     /// One column for every key/value head, with these values, (width, kv_heads) for each layer.
-    Known(Vec<Array2<f32>>),
+    Known(&'static str, Vec<Array2<f32>>),
 }
 
 impl Columns {
@@ -44,10 +45,23 @@ impl Columns {
     /// The columns of layer `layer`, if their values are known.
     pub(crate) fn of(&self, layer: usize) -> Option<Array2<f32>> {
         match self {
-            Columns::Known(layers) => layers.get(layer).cloned(),
-            Columns::None | Columns::Shape => None,
+            Columns::Known(_, layers) => layers.get(layer).cloned(),
+            Columns::None | Columns::Shape(_) => None,
         }
     }
+
+    /// The name of the scoring head.
+    pub(crate) fn name(&self) -> Option<&'static str> {
+        match self {
+            Columns::Known(name, _) | Columns::Shape(name) => Some(name),
+            Columns::None => None,
+        }
+    }
+}
+
+/// The name of the file with the columns of the scoring head `name`, in the directory of a model.
+pub fn learned_file(name: &str) -> String {
+    format!("{name}.safetensors")
 }
 
 /// The tensors of a file of learned columns for the model `spec`.
@@ -69,45 +83,50 @@ pub fn most(columns: ArrayView2<f32>) -> f64 {
 }
 
 impl Checkpoint {
-    /// The file with learned columns, if there is one.
+    /// The file with the columns of the scoring head `name`.
     ///
     /// # Errors
-    /// If the file is no safetensors file.
-    pub(crate) fn beside(&self) -> Result<Option<Checkpoint>, CheckpointError> {
+    /// [`CheckpointError::NoLearned`] if there is none, or if the file is no safetensors file.
+    pub(crate) fn beside(&self, name: &str) -> Result<Checkpoint, CheckpointError> {
         match &self.beside {
-            Beside::Static(bytes) => Checkpoint::from_bytes(LEARNED_FILE, bytes).map(Some),
-            Beside::File(path) if path.is_file() => {
-                let mut file = Checkpoint::empty();
-                file.add_file(path)?;
-                Ok(Some(file))
+            Beside::Static(files) => {
+                let bytes = files.iter().find(|(of, _)| *of == name).map(|(_, bytes)| *bytes);
+                let missing = || CheckpointError::NoLearned { head: name.into(), file: learned_file(name).into() };
+                Checkpoint::from_bytes(&learned_file(name), bytes.ok_or_else(missing)?)
             }
-            Beside::File(_) | Beside::Nothing => Ok(None),
+            Beside::Dir(dir) => {
+                let path = dir.join(learned_file(name));
+                if !path.is_file() {
+                    return Err(CheckpointError::NoLearned { head: name.into(), file: path });
+                }
+                let mut file = Checkpoint::empty();
+                file.add_file(&path)?;
+                Ok(file)
+            }
         }
     }
 
-    /// Whether there is a file with learned columns.
-    pub fn has_learned(&self) -> bool {
+    /// Whether there is a file with the columns of the scoring head `name`.
+    pub fn has_learned(&self, name: &str) -> bool {
         match &self.beside {
-            Beside::Nothing => false,
-            Beside::File(path) => path.is_file(),
-            Beside::Static(_) => true,
+            Beside::Dir(dir) => dir.join(learned_file(name)).is_file(),
+            Beside::Static(files) => files.iter().any(|(of, _)| *of == name),
         }
     }
 
-    /// The learned columns of this checkpoint of the model `spec`.
+    /// The scoring heads of known policies for which there is a file.
+    pub(crate) fn learned_heads(&self) -> impl Iterator<Item = &'static str> {
+        PolicySpec::examples().filter_map(|policy| policy.scoring_head()).filter(|head| self.has_learned(head))
+    }
+
+    /// The columns of the scoring head `name` of this checkpoint of the model `spec`.
     ///
     /// # Errors
     /// [`CheckpointError::NoLearned`] without a file, and [`CheckpointError::OtherLearned`] for columns that were
     /// fitted to another checkpoint. Other errors name a tensor that is missing or unknown, has another shape, is not
     /// finite, or gives larger scores than policies take.
-    pub(crate) fn learned(&self, spec: &ModelSpec) -> Result<Vec<Array2<f32>>, CheckpointError> {
-        let Some(file) = self.beside()? else {
-            let file = match &self.beside {
-                Beside::File(path) => path.display().to_string(),
-                Beside::Nothing | Beside::Static(_) => LEARNED_FILE.to_owned(),
-            };
-            return Err(CheckpointError::NoLearned(file));
-        };
+    pub(crate) fn learned(&self, spec: &ModelSpec, name: &str) -> Result<Vec<Array2<f32>>, CheckpointError> {
+        let file = self.beside(name)?;
         let layout = layout(spec);
         file.check(&layout)?;
         let known = |name: &str| layout.iter().any(|tensor| tensor.name == name);
@@ -118,14 +137,17 @@ impl Checkpoint {
         }
         let expected = self.hash().map(f32::from);
         if file.vector(HASH)?.as_slice() != Some(&expected[..]) {
-            return Err(CheckpointError::OtherLearned);
+            return Err(CheckpointError::OtherLearned { head: name.into() });
         }
         let layer = |layer: usize| {
             let tensor = format!("layers.{layer}.weight");
             // The file has a row for each head, as linear layers are published.
             let columns = file.matrix(&tensor)?.reversed_axes();
             let (most, limit) = (most(columns.view()), f64::from(1u32 << HEAD_MAGNITUDE));
-            if most > limit { Err(CheckpointError::LargeLearned { tensor, most, limit }) } else { Ok(columns) }
+            if most > limit {
+                return Err(CheckpointError::LargeLearned { head: name.into(), tensor, most, limit });
+            }
+            Ok(columns)
         };
         (0..spec.layers()).map(layer).collect()
     }

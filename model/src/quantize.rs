@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::checkpoint::{Beside, SCALE};
 use crate::config::{Quantization, object, text_model, unsupported};
 use crate::store::{DType, Typed, write_typed_shards};
-use crate::{Checkpoint, ConfigError, Error, LEARNED_FILE, ModelFiles, ModelSpec, TensorSpec};
+use crate::{Checkpoint, ConfigError, Error, ModelFiles, ModelSpec, TensorSpec, learned_file};
 
 /// The largest magnitude of an integer.
 const MOST: f32 = 127.0;
@@ -46,8 +46,8 @@ pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Resu
     let failed = |path: &Path, source| Error::File { path: path.into(), source };
     std::fs::create_dir_all(to).map_err(|source| failed(to, source))?;
     let from = match &checkpoint.beside {
-        Beside::File(file) => file.parent(),
-        Beside::Static(_) | Beside::Nothing => None,
+        Beside::Dir(dir) => Some(dir.as_path()),
+        Beside::Static(_) => None,
     };
     if from.and_then(|from| from.canonicalize().ok()).is_some_and(|from| to.canonicalize().is_ok_and(|to| to == from))
     {
@@ -102,9 +102,9 @@ pub fn quantize(files: &ModelFiles, to: &Path, shard_bytes: Option<u64>) -> Resu
             std::fs::copy(&from, to.join(name)).map_err(|source| failed(&to.join(name), source))?;
         }
     }
-    if checkpoint.has_learned() {
-        let columns = checkpoint.learned(&spec)?;
-        Checkpoint::open(to)?.write_learned(&spec, &columns, &to.join(LEARNED_FILE))?;
+    for head in checkpoint.learned_heads() {
+        let columns = checkpoint.learned(&spec, head)?;
+        Checkpoint::open(to)?.write_learned(&spec, &columns, &to.join(learned_file(head)))?;
     }
     // The configuration comes last: a directory without one is no model.
     config.commit().map_err(|source| failed(&to.join("config.json"), source))?;

@@ -7,11 +7,12 @@
 
 use std::ops::Range;
 
+use ndarray::ArrayD;
 use waggle_engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
-use crate::attention::{self, Received};
+use crate::attention::{self, Received, take};
 use crate::store::KV_MAGNITUDE;
-use crate::{Granularity, HeadShape, Store};
+use crate::{Granularity, HeadShape, Piece, Store};
 
 /// Ranking that finds the `k` tokens that received the most attention. `size` bounds the attention of a token.
 pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
@@ -25,24 +26,74 @@ pub fn choose<E: Select>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> R
     engine.in_order(&best)
 }
 
-/// Keeps the tokens from row `first` of the store on, and no others.
-pub fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
-    store.keep_rows(0, &(first..store.len()).collect::<Vec<_>>());
+/// The rows of a store as an eviction divides them: guarded rows, then the candidates, then the latest rows, which
+/// stay.
+///
+/// **Guarded rows** are those of the first and of the last tokens of the prompt. *Protection Is (Nearly) All You
+/// Need* (arXiv 2605.18053) finds that scores of seven kinds keep little of a model's quality unless both ends of the
+/// prompt stay. Which tokens these are is public, so that sparing them costs nothing, and leaves fewer candidates.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    order: Option<Vec<usize>>,
+    /// The rows among which the policy chooses.
+    pub candidates: Range<usize>,
+    /// The number of candidates that stay.
+    pub stay: usize,
 }
 
-/// Keeps the chosen tokens among the first `tokens` tokens, and all tokens after the first `tokens`. The selection
-/// has one row per key/value head, or a single row for the layer with [`Granularity::PerLayer`].
+impl Rows {
+    /// Divides the rows of `store`, of which `keep` are to be left. The `latest` latest tokens stay, or half of those
+    /// that are not guarded, and `guard` tokens at each end of the prompt ([`Store::guard`]).
+    pub fn divide<E: Engine>(store: &mut Store<E>, guard: usize, keep: usize, latest: usize) -> Self {
+        let order = store.guard(0, guard);
+        let ((guarded, each), Piece { end, prompt, held, .. }) = (store.guarded(0), store.piece());
+        // The end of the prompt, which has just left the latest tokens, was part of them.
+        let left = order.as_ref().map_or(0, |_| latest.saturating_sub(end - prompt).min(each));
+        let latest = (latest - left).min((keep - guarded).div_ceil(2));
+        let latest = if end < prompt { latest.max(each) } else { latest };
+        Rows { order, candidates: guarded..held - latest, stay: keep - guarded - latest }
+    }
+
+    /// The entries of `known`, (.., tokens, ..) along `axis`, in the order of the rows.
+    pub fn follow<T: Tensor>(&self, known: &T, axis: usize) -> T {
+        self.order.as_ref().map_or_else(|| known.clone(), |order| take(known, axis, order))
+    }
+
+    /// Whether rows have moved.
+    pub(crate) fn moved(&self) -> bool {
+        self.order.is_some()
+    }
+
+    /// Keeps all rows but the candidates.
+    pub fn keep_no_candidate<E: Engine>(&self, store: &mut Store<E>) {
+        store.keep_rows(0, &self.others(store.len()).collect::<Vec<_>>());
+    }
+
+    /// The scores of the rows that are no candidates.
+    pub(crate) fn spare<T: Tensor>(&self, known: &Scores<T>) -> Scores<T> {
+        let others: Vec<usize> = self.others(known.tokens()).collect();
+        known.map(|scores| take(scores, 1, &others))
+    }
+
+    /// The rows that are no candidates, of `rows` rows.
+    fn others(&self, rows: usize) -> impl Iterator<Item = usize> + use<> {
+        (0..self.candidates.start).chain(self.candidates.end..rows)
+    }
+}
+
+/// Keeps the chosen rows among `candidates`, and all other rows. The selection has one row per key/value head, or a
+/// single row for the layer with [`Granularity::PerLayer`].
 pub fn keep<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
-    tokens: usize,
+    candidates: Range<usize>,
     each: Granularity,
 ) -> Result<(), Error> {
     let shape = store.heads();
-    let payload = each.payload(&store.pairs_by_head(0..tokens), shape);
+    let payload = each.payload(&store.pairs_by_head(candidates.clone()), shape);
     let kept = engine.gather(chosen, Right::Fresh(&payload), KV_MAGNITUDE)?;
-    replace(engine, store, chosen, tokens, &Granularity::unpack(&kept, shape.kv_heads));
+    replace(engine, store, chosen, candidates, &Granularity::unpack(&kept, shape.kv_heads));
     Ok(())
 }
 
@@ -51,7 +102,9 @@ pub fn keep<E: Select>(
 pub struct Scores<T> {
     /// The scores, (kv_heads, tokens), or (1, tokens) if all heads share them.
     pub scores: T,
-    /// A bound that no score can exceed.
+    /// What tokens received in an earlier window, in the same shape, if a policy forgets by windows.
+    pub earlier: Option<T>,
+    /// A bound that no score can exceed, with what was received earlier.
     pub ceiling: Ceiling,
 }
 
@@ -61,9 +114,23 @@ impl<T: Tensor> Scores<T> {
         self.scores.shape()[1]
     }
 
-    /// The scores of the tokens from `first` on.
-    pub fn from(&self, first: usize) -> Self {
-        Scores { scores: self.scores.slice(1, first..self.tokens()), ..*self }
+    /// What `f` makes of the scores, and of those of the earlier window.
+    pub fn map(&self, f: impl Fn(&T) -> T) -> Self {
+        Scores { scores: f(&self.scores), earlier: self.earlier.as_ref().map(f), ceiling: self.ceiling }
+    }
+
+    /// The scores by which tokens are compared: with those of the earlier window.
+    pub fn total<E: Engine<Tensor = T>>(&self, engine: &mut E) -> Result<T, Error> {
+        match &self.earlier {
+            Some(earlier) => engine.add(&self.scores, earlier),
+            None => Ok(self.scores.clone()),
+        }
+    }
+
+    /// Begins a new window: what was received so far becomes earlier, and what was earlier is forgotten.
+    pub fn begin_window<E: Engine<Tensor = T>>(self, engine: &mut E) -> Self {
+        let zeros = engine.public(&ArrayD::zeros(self.scores.shape()));
+        Scores { scores: zeros, earlier: Some(self.scores), ..self }
     }
 }
 
@@ -80,8 +147,14 @@ pub fn accumulate<E: Select>(
     let received = attention::received(engine, p, window, each, shape)?;
     let Received { ceiling, .. } = Received::new(engine, window, each, shape)?;
     let bound = before.as_ref().map_or(ceiling, |before| ceiling.plus(before.ceiling));
-    let scores = attention::accumulate(engine, before.map(|before| before.scores), received)?;
-    Ok(Scores { scores, ceiling: bound })
+    let (before, earlier) = before.map_or((None, None), |before| (Some(before.scores), before.earlier));
+    let scores = attention::accumulate(engine, before, received)?;
+    let earlier = earlier.map(|earlier| {
+        let (known, tokens) = (earlier.shape()[1], scores.shape()[1]);
+        let zeros = engine.public(&ArrayD::zeros(vec![earlier.shape()[0], tokens - known]));
+        E::Tensor::concat(1, &[&earlier, &zeros])
+    });
+    Ok(Scores { scores, earlier, ceiling: bound })
 }
 
 /// [`keep`] for a store in which every token has a score, in `known`, below 2^`magnitude`. Each score moves with its
@@ -90,19 +163,20 @@ pub fn keep_scored<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
-    tokens: usize,
+    candidates: Range<usize>,
     known: &Scores<E::Tensor>,
     magnitude: u32,
     each: Granularity,
 ) -> Result<Scores<E::Tensor>, Error> {
-    let payload = scored_payload(store, known, each, 0..tokens);
+    let payload = scored_payload(store, known, each, candidates.clone());
     let magnitude = scored_magnitude(magnitude);
     let kept = engine.gather(chosen, Right::Fresh(&payload), magnitude)?;
-    let [rows, left, w] = kept.shape()[..] else { panic!("gathered shape {:?}", kept.shape()) };
-    replace(engine, store, chosen, tokens, &Granularity::unpack(&kept.slice(2, 0..w - 1), store.heads().kv_heads));
-    let left = kept.slice(2, w - 1..w).reshape(&[rows, left]);
+    let (pairs, left) = parted(&kept, known);
+    replace(engine, store, chosen, candidates.clone(), &Granularity::unpack(&pairs, store.heads().kv_heads));
     let ceiling = known.ceiling.max(engine.ceiling(Origin::Moved { magnitude })?);
-    Ok(Scores { scores: E::Tensor::concat(1, &[&left, &known.from(tokens).scores]), ceiling })
+    let around = |left: &E::Tensor, known: &E::Tensor| replaced(known, 1, candidates.clone(), left);
+    let earlier = left.earlier.iter().zip(&known.earlier).map(|(left, known)| around(left, known)).next();
+    Ok(Scores { scores: around(&left.scores, &known.scores), earlier, ceiling })
 }
 
 /// Keys, values and scores of the tokens `range` side by side, as the payload of selections.
@@ -113,8 +187,20 @@ pub(crate) fn scored_payload<E: Select>(
     range: Range<usize>,
 ) -> E::Tensor {
     let pairs = each.payload(&store.pairs_by_head(range.clone()), store.heads());
-    let scores = known.scores.slice(1, range.clone()).reshape(&[pairs.shape()[0], range.len(), 1]);
-    E::Tensor::concat(2, &[&pairs, &scores])
+    let column = |scores: &E::Tensor| {
+        scores.slice(1, range.clone()).reshape(&[pairs.shape()[0], range.len(), 1])
+    };
+    let scores: Vec<E::Tensor> = std::iter::once(&known.scores).chain(&known.earlier).map(column).collect();
+    E::Tensor::concat(2, &std::iter::once(&pairs).chain(&scores).collect::<Vec<_>>())
+}
+
+/// The inverse of [`scored_payload`]: keys and values side by side, and the scores, which are like `known`.
+pub(crate) fn parted<T: Tensor>(payload: &T, known: &Scores<T>) -> (T, Scores<T>) {
+    let [rows, tokens, w] = payload.shape()[..] else { panic!("payload of shape {:?}", payload.shape()) };
+    let first = w - 1 - usize::from(known.earlier.is_some());
+    let column = |i: usize| payload.slice(2, i..i + 1).reshape(&[rows, tokens]);
+    let earlier = known.earlier.as_ref().map(|_| column(first + 1));
+    (payload.slice(2, 0..first), Scores { scores: column(first), earlier, ceiling: known.ceiling })
 }
 
 /// log2 of a bound on the keys, values and scores that [`keep_scored`] moves.
@@ -122,13 +208,27 @@ pub(crate) fn scored_magnitude(magnitude: u32) -> u32 {
     magnitude.max(KV_MAGNITUDE)
 }
 
-/// Replaces the first `tokens` tokens of `store` by the chosen ones among them, `kept` (kv_heads, chosen, 2
-/// head_dim).
-fn replace<E: Select>(engine: &E, store: &mut Store<E>, chosen: &E::Selection, tokens: usize, kept: &E::Tensor) {
+/// `all` with `by` in place of the entries `range` along `axis`.
+pub(crate) fn replaced<T: Tensor>(all: &T, axis: usize, range: Range<usize>, by: &T) -> T {
+    let (before, after) = (0..range.start, range.end..all.shape()[axis]);
+    let [before, after] = [before, after].map(|range| (!range.is_empty()).then(|| all.slice(axis, range)));
+    let parts: Vec<&T> = before.iter().chain([by]).chain(&after).collect();
+    T::concat(axis, &parts)
+}
+
+/// Replaces the rows `candidates` of `store` by the chosen ones among them, `kept` (kv_heads, chosen, 2 head_dim).
+fn replace<E: Select>(
+    engine: &E,
+    store: &mut Store<E>,
+    chosen: &E::Selection,
+    candidates: Range<usize>,
+    kept: &E::Tensor,
+) {
     let all = store.len();
-    let rest = store.pairs_by_head(tokens..all);
-    store.replace_by_head(&E::Tensor::concat(1, &[kept, &rest]));
+    let Range { start, end } = candidates;
+    store.replace_by_head(&replaced(&store.pairs_by_head(0..all), 1, candidates, kept));
     if let Some(rows) = engine.chosen(chosen) {
-        store.record_kept(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(tokens..all).collect());
+        let kept = |head: usize| rows[head.min(rows.len() - 1)].iter().map(move |row| start + row);
+        store.record_kept(|head| (0..start).chain(kept(head)).chain(end..all).collect());
     }
 }

@@ -73,8 +73,9 @@ pub struct Facts {
     pub prefill: Option<usize>,
     /// Whether layers take over the choices of other layers, so that all of them must hold as many tokens.
     pub joins_layers: bool,
-    /// Whether the model must be loaded with a scoring head, see [`ScoreSource`](crate::ScoreSource::ScoringHead).
-    pub needs_scoring_head: bool,
+    /// The name of the scoring head with which the model must be loaded, if it must have one: see
+    /// [`ScoreSource`](crate::ScoreSource::ScoringHead).
+    pub scoring_head: Option<&'static str>,
 }
 
 impl Facts {

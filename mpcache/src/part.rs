@@ -15,6 +15,23 @@ pub struct Part<E: Engine> {
     /// What the engine remembers of the rows as operands, as long as rows are only appended.
     pub(crate) operands: Operands<E>,
     merged: Option<Merged>,
+    pub(crate) guarded: Guarded,
+}
+
+/// The tokens at both ends of the prompt that no eviction takes. They are the first rows of a part.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Guarded {
+    /// The number of tokens at each end, once an eviction has asked for it.
+    pub(crate) each: Option<usize>,
+    /// The ends of the prompt whose tokens are the first rows.
+    pub(crate) ends: usize,
+}
+
+impl Guarded {
+    /// The number of guarded rows.
+    pub(crate) fn rows(self) -> usize {
+        self.each.unwrap_or(0) * self.ends
+    }
 }
 
 /// A row that stands for several tokens.
@@ -84,7 +101,8 @@ impl<E: Engine> Operands<E> {
 impl<E: Engine> Part<E> {
     /// The empty part `index` of layer `layer`, with the key/value heads `heads` of the layer.
     pub(crate) fn new(layer: usize, index: usize, heads: Vec<usize>, shape: HeadShape) -> Self {
-        Part { heads, shape, kv: None, operands: Operands::new(layer, index, 0, None), merged: None }
+        let operands = Operands::new(layer, index, 0, None);
+        Part { heads, shape, kv: None, operands, merged: None, guarded: Guarded::default() }
     }
 
     pub(crate) fn fork(&self) -> Option<Self> {

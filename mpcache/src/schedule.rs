@@ -25,6 +25,10 @@ pub struct Schedule {
     /// The number of tokens in a chunk of the prompt. The store is cut to the budget after each chunk. `None` cuts it
     /// only at the end of the prompt.
     pub prefill: Option<usize>,
+    /// The share of the budget that is spared at each end of the prompt, from 0 and below 1/2 ([`Rows`]).
+    ///
+    /// [`Rows`]: crate::eviction::Rows
+    pub guard: f64,
 }
 
 /// A point of the text at which tokens are evicted.
@@ -45,8 +49,20 @@ pub enum Later {
     Tokens,
 }
 
+/// Reads `guard`: the share of the budget that is spared at each end of the prompt.
+pub(crate) fn guard(options: &mut PolicyOptions) -> Result<f64, PolicyError> {
+    let parse = |text: &str| text.parse().ok().filter(|share| (0.0..0.5).contains(share));
+    options.read_or("guard", "a share from 0, below 0.5", 0.0, parse)
+}
+
+/// The number of tokens that the share `guard` spares at each end of the prompt, rounded up, where `keep` tokens are
+/// left.
+pub(crate) fn guarded(guard: f64, keep: usize) -> usize {
+    ((guard * keep as f64).ceil() as usize).min(keep.saturating_sub(1) / 2)
+}
+
 impl Schedule {
-    /// Reads `budget` and `block`, and `prefill` if the policy lists that option.
+    /// Reads `budget`, `block` and `guard`, and `prefill` if the policy lists that option.
     pub fn read(options: &mut PolicyOptions, later: Later) -> Result<Self, PolicyError> {
         Self::read_or(options, DEFAULT_BUDGET, later)
     }
@@ -72,7 +88,14 @@ impl Schedule {
             true => options.read_or("prefill", "a number of tokens, or off", "off".into(), chunk)?.parse().ok(),
             false => None,
         };
-        Ok(Schedule { budget, block, prefill })
+        Ok(Schedule { budget, block, prefill, guard: guard(options)? })
+    }
+
+    /// The number of tokens that are spared at each end of the prompt, under a budget of `budget` tokens: fewer than
+    /// half of those that any eviction leaves.
+    pub fn guarded(&self, budget: usize) -> usize {
+        let most = self.stay(budget);
+        guarded(self.guard, self.left(most, most + 1).unwrap_or(most))
     }
 
     /// The number of tokens that an eviction leaves of `held` tokens, if at most `most` may stay; `None` if nothing
@@ -140,7 +163,8 @@ mod tests {
     fn every_piece_foresees_the_cut_that_comes() {
         for budget in [Budget::Tokens(12), Budget::Tokens(2), Budget::Share(0.3), Budget::Share(1.0)] {
             for (block, prefill) in [(1, None), (4, None), (1, Some(5)), (4, Some(8)), (6, Some(1))] {
-                let schedule = Schedule { budget, block: if budget.tokens().is_some() { block } else { 1 }, prefill };
+                let block = if budget.tokens().is_some() { block } else { 1 };
+                let schedule = Schedule { budget, block, prefill, guard: 0.0 };
                 for (prompt, step) in [(1, 1), (11, 3), (12, 12), (13, 4), (40, 40), (40, 7)] {
                     let number = schedule.budget_of(prompt);
                     let (mut end, mut held, mut foreseen) = (0, 0, None);

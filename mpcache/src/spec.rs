@@ -148,9 +148,9 @@ impl PolicySpec {
         self.facts().side_by_side
     }
 
-    /// Whether the model must be loaded with a scoring head for the policy.
-    pub fn needs_scoring_head(&self) -> bool {
-        self.facts().needs_scoring_head
+    /// The scoring head with which the model must be loaded for the policy, if it must have one.
+    pub fn scoring_head(&self) -> Option<&'static str> {
+        self.facts().scoring_head
     }
 
     /// Refuses a policy whose settings do not fit a model with `layers` layers of heads `shape`.

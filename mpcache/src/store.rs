@@ -301,6 +301,37 @@ impl<E: Engine> Store<E> {
         self.record_kept_by(part, rows);
     }
 
+    /// Prepares an eviction from the part `part` that spares the first `each` tokens of the prompt and its last
+    /// `each`. The first rows of the part are the guarded ones. When the prompt has ended, the guarded tokens of its
+    /// end move to the others: the order of the rows that this call leaves, if it moves rows. The first call states
+    /// the number of tokens for all evictions from the part.
+    ///
+    /// Until the prompt has ended, the policy itself must keep the latest `each` tokens.
+    pub fn guard(&mut self, part: usize, each: usize) -> Option<Vec<usize>> {
+        let piece = self.piece();
+        let of = &mut self.parts[part];
+        let each = *of.guarded.each.get_or_insert(each.min(piece.prompt / 2));
+        let ends = of.guarded.ends;
+        of.guarded.ends = if piece.end < piece.prompt { 1 } else { 2 };
+        if each == 0 || ends == 2 || piece.end < piece.prompt {
+            return None;
+        }
+        let end = of.len() - (piece.end - piece.prompt);
+        let runs = [0..each, end - each..end, each..end - each, end..of.len()];
+        let order: Vec<usize> = runs.into_iter().flatten().collect();
+        let merged = of.merged().map(|merged| Merged { row: merged.row + each, ..merged });
+        let (keys, values) = (take(of.keys(), 0, &order), take(of.values(), 0, &order));
+        of.replace(keys, values, merged);
+        self.record_kept_by(part, &order);
+        Some(order)
+    }
+
+    /// The number of guarded rows of the part `part`, and of tokens that are guarded at each end of the prompt.
+    pub(crate) fn guarded(&self, part: usize) -> (usize, usize) {
+        let guarded = self.parts[part].guarded;
+        (guarded.rows(), guarded.each.unwrap_or(0))
+    }
+
     /// Replaces the rows of the part `part` by `keys` and `values`, (rows, kv_heads of the part * head_dim). The row
     /// `merged` stands for several tokens. The policy also records which rows it kept, see [`Store::record_kept_by`].
     pub fn replace_merged(&mut self, part: usize, keys: E::Tensor, values: E::Tensor, merged: Merged) {

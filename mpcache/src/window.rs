@@ -8,7 +8,7 @@
 
 use waggle_engine::Engine;
 
-use crate::{Store, eviction};
+use crate::Store;
 
 /// A block of evicted tokens is the window divided by this.
 const BLOCKS: usize = 4;
@@ -18,6 +18,6 @@ pub(crate) fn evict<E: Engine>(window: usize, store: &mut Store<E>) {
     let keep = (window - 1).max(1);
     let held = store.len();
     if held >= keep + (window / BLOCKS).max(1) {
-        eviction::keep_latest(store, held - keep);
+        store.keep_rows(0, &(held - keep..held).collect::<Vec<_>>());
     }
 }

@@ -82,6 +82,13 @@ fn what_was_prepared_is_all_that_is_needed() {
         "keyformer:budget=16,block=3,recent=4,rise=3",
         "duo:heads=1.2,budget=16,block=3",
         "razor:heads=2.1,budget=16,block=3,prefill=16",
+        "scissorhands:budget=16,block=3,window=6",
+        "h2o:budget=0.25,guard=0.2",
+        "alisa:budget=16,block=3,guard=0.2",
+        "razor:heads=2.1,budget=16,block=3,prefill=16,guard=0.2",
+        "pyramid:budget=16,block=3,window=4,prefill=16,guard=0.2",
+        "knorm:budget=16,block=3,recent=4,prefill=16,guard=0.2",
+        "mpcache:budget=0.25,clusters=8/4,guard=0.2",
     ] {
         // A cluster closes among the steps.
         assert_eq!(agree_after(text, 38, 6, options, Needs::clone), 0, "{text}");
@@ -204,6 +211,9 @@ fn equal_tokens_are_kept_by_their_position_on_every_engine() {
         "knorm:budget=12,block=4,recent=3,topk=shuffle-reveal",
         "kvzap:budget=0.25,recent=4",
         "kvzap:budget=12,block=4,recent=3",
+        "snapkv:budget=12,block=4,window=3,kernel=1,topk=shuffle-reveal,guard=0.2",
+        "keydiff:budget=12,block=4,recent=3,guard=0.2",
+        "scissorhands:budget=12,block=4,window=5,topk=sort",
     ]
     .iter()
     .enumerate()

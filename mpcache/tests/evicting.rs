@@ -30,6 +30,8 @@ struct Seen<'a> {
     /// The number of these tokens that came together last.
     new: usize,
     prompt: usize,
+    /// The number of tokens that are spared at each end of the prompt.
+    guard: usize,
 }
 
 impl Seen<'_> {
@@ -100,16 +102,16 @@ fn best(tokens: &[usize], votes: &BTreeMap<usize, f64>, k: usize, frac: u32) -> 
     tokens.iter().copied().filter(|t| order.contains(t)).collect()
 }
 
-/// Evicts until `keep` tokens are left. The latest tokens are protected: `protected` gives their number for a number
-/// of kept tokens. Votes have `frac` fractional bits.
-fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, frac: u32, keep: usize, protected: fn(usize) -> usize) {
+/// Evicts until `keep` tokens are left. The `latest` latest tokens are protected. Votes have `frac` fractional bits.
+fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, frac: u32, keep: usize, latest: usize) {
     if kept.len() > keep + 1 {
-        let latest = kept.split_off(kept.len() - protected(keep));
-        *kept = best(kept, votes, keep - latest.len(), frac);
+        let latest = kept.split_off(kept.len() - latest);
+        // What is left stands in the order of its votes.
+        kept.sort_by(|a, b| nearest(votes[b], frac).total_cmp(&nearest(votes[a], frac)));
+        kept.truncate(keep - latest.len());
         kept.extend(latest);
-    }
-    while kept.len() > keep {
-        let old = kept.len() - protected(kept.len() - 1).min(kept.len() - 1);
+    } else if kept.len() > keep {
+        let old = kept.len() - latest.min(kept.len() - 1);
         let vote = |slot: usize| nearest(votes[&kept[slot]], frac);
         let least = (0..old).min_by(|&a, &b| vote(a).total_cmp(&vote(b))).expect("an old token");
         // The oldest protected token takes the slot.
@@ -125,6 +127,10 @@ struct Head {
     kept: Vec<usize>,
     received: BTreeMap<usize, f64>,
     cut: usize,
+    /// What tokens received from each query that counts in windows.
+    queries: Vec<(usize, BTreeMap<usize, f64>)>,
+    /// Whether the end of the prompt has been spared.
+    spared: bool,
 }
 
 impl Head {
@@ -138,11 +144,33 @@ impl Head {
         self.kept.extend(latest);
     }
 
-    /// Leaves `keep` tokens: the first 3 and the latest.
-    fn stream(&mut self, keep: usize) {
+    /// Leaves `keep` tokens: the first `sinks` and the latest.
+    fn stream(&mut self, keep: usize, sinks: usize) {
         if self.kept.len() > keep {
-            self.kept.drain(3..3 + self.kept.len() - keep);
+            self.kept.drain(sinks..sinks + self.kept.len() - keep);
         }
+    }
+
+    /// Calls `evict` with the tokens that are not spared alone, with how many of these stay, and with how many of
+    /// these stay because they are the latest: of `latest` tokens, those that are spared from now on do not count.
+    fn but_spared(
+        &mut self,
+        seen: &Seen,
+        keep: usize,
+        latest: usize,
+        evict: impl FnOnce(&mut Head, usize, usize),
+    ) {
+        let ended = seen.tokens >= seen.prompt;
+        let end = if ended { seen.prompt - seen.guard..seen.prompt } else { 0..0 };
+        let stays = |token: &usize| *token < seen.guard || end.contains(token);
+        let (spared, others): (Vec<usize>, Vec<usize>) = self.kept.iter().partition(|token| stays(token));
+        let joined = (seen.tokens - latest..seen.tokens).filter(|token| end.contains(token) && !self.spared).count();
+        let left = keep - spared.len();
+        let latest = (latest - joined).min(left.div_ceil(2));
+        self.spared |= ended;
+        self.kept = others;
+        evict(self, left, if ended { latest } else { latest.max(seen.guard) });
+        self.kept.splice(0..0, spared);
     }
 }
 
@@ -156,15 +184,44 @@ fn h2o(seen: &Seen, kv: usize, head: &mut Head, keep: Option<usize>) {
     for (k, p) in seen.received(group(kv), seen.fresh(), &head.kept) {
         *head.received.entry(k).or_default() += p;
     }
-    if let Some(keep) = keep {
-        evict(&mut head.kept, &head.received, seen.grid(seen.tokens), keep, |keep| (keep / 2).max(1));
+    if let Some(keep) = keep.filter(|keep| head.kept.len() > *keep) {
+        let frac = seen.grid(seen.tokens);
+        head.but_spared(seen, keep, (keep / 2).max(1), |head, keep, latest| {
+            evict(&mut head.kept, &head.received, frac, keep, latest);
+        });
     }
+}
+
+/// `h2o` that forgets: of the queries in windows of `window` count those of the latest window and of the one before.
+fn forgetful(seen: &Seen, kv: usize, head: &mut Head, keep: Option<usize>, window: usize) {
+    // Windows begin with the last queries of the prompt.
+    let first = seen.prompt.saturating_sub(window);
+    let begun = first + (seen.tokens - 1 - first) / window * window;
+    let counts = |query: &usize| *query >= begun.saturating_sub(window).max(first);
+    for query in seen.fresh().filter(|query| *query >= first) {
+        let received = seen.received(group(kv), query..query + 1, &head.kept);
+        head.queries.push((query, received));
+    }
+    let Some(keep) = keep.filter(|keep| head.kept.len() > *keep) else { return };
+    let mut sums: BTreeMap<usize, f64> = head.kept.iter().map(|token| (*token, 0.0)).collect();
+    let mut queries = 0;
+    for (_, received) in head.queries.iter().filter(|(query, _)| counts(query)) {
+        queries += 1;
+        received.iter().for_each(|(token, p)| *sums.entry(*token).or_default() += p);
+    }
+    // The bound of sums is that of whole windows.
+    let whole = if begun > first { window + seen.tokens - begun } else { queries };
+    head.but_spared(seen, keep, (keep / 2).max(1), |head, keep, latest| {
+        evict(&mut head.kept, &sums, seen.grid(whole), keep, latest);
+    });
 }
 
 fn tova(seen: &Seen, head: &mut Head, keep: Option<usize>) {
     let votes = seen.received(0..HEADS.heads, seen.tokens - 1..seen.tokens, &head.kept);
-    if let Some(keep) = keep {
-        evict(&mut head.kept, &votes, grid(HEADS.heads), keep, |_| 1);
+    if let Some(keep) = keep.filter(|keep| head.kept.len() > *keep) {
+        head.but_spared(seen, keep, 1, |head, keep, latest| {
+            evict(&mut head.kept, &votes, grid(HEADS.heads), keep, latest);
+        });
     }
 }
 
@@ -175,12 +232,15 @@ fn vote(seen: &Seen, kv: usize, head: &mut Head, keep: Option<usize>, window: us
     let voters = head.cut.max(seen.tokens - window)..seen.tokens;
     let frac = seen.grid(voters.len() * kernel);
     let received = seen.received(group(kv), voters, &head.kept);
-    let old = head.kept[..head.kept.len() - window].to_vec();
-    let around = |t: usize| {
-        let i = old.iter().position(|k| *k == t).expect("an old token");
-        (i.max(kernel / 2) - kernel / 2..(i + kernel / 2 + 1).min(old.len())).map(|near| received[&old[near]]).sum()
-    };
-    head.keep(keep, (0, window), frac, around);
+    head.but_spared(seen, keep, window, |head, keep, latest| {
+        let old = head.kept[..head.kept.len() - latest].to_vec();
+        let around = |t: usize| {
+            let i = old.iter().position(|k| *k == t).expect("an old token");
+            let near = i.max(kernel / 2) - kernel / 2..(i + kernel / 2 + 1).min(old.len());
+            near.map(|near| received[&old[near]]).sum()
+        };
+        head.keep(keep, (0, latest), frac, around);
+    });
     head.cut = seen.tokens;
 }
 
@@ -189,15 +249,19 @@ const FRAC: u32 = 6;
 
 fn knorm(seen: &Seen, kv: usize, head: &mut Head, left: Left) {
     let Some(keep) = left(seen, head.kept.len()) else { return };
-    head.keep(keep, (0, 3), FRAC, |token| {
-        let key = seen.script.key(seen.layer, token, kv);
-        -dot(&key, &key)
+    head.but_spared(seen, keep, 3.min(keep.div_ceil(2)), |head, keep, latest| {
+        head.keep(keep, (0, latest), FRAC, |token| {
+            let key = seen.script.key(seen.layer, token, kv);
+            -dot(&key, &key)
+        });
     });
 }
 
 fn kvzap(seen: &Seen, kv: usize, head: &mut Head, left: Left) {
     if let Some(keep) = left(seen, head.kept.len()) {
-        head.keep(keep, (0, 3), FRAC, |token| seen.script.scores[[seen.layer, token, kv]]);
+        head.but_spared(seen, keep, 3.min(keep.div_ceil(2)), |head, keep, latest| {
+            head.keep(keep, (0, latest), FRAC, |token| seen.script.scores[[seen.layer, token, kv]]);
+        });
     }
 }
 
@@ -207,8 +271,9 @@ fn sirllm(seen: &Seen, _: usize, head: &mut Head, left: Left) {
     }
 }
 
-/// For every step, layer and query head (the step is outermost), the sorted positions attended to.
-fn naive(script: &Script, chunk: Option<usize>, rule: Rule) -> Vec<Vec<Vec<usize>>> {
+/// For every step, layer and query head (the step is outermost), the sorted positions attended to. `guard` tokens are
+/// spared at each end of the prompt.
+fn naive(script: &Script, chunk: Option<usize>, guard: usize, rule: Rule) -> Vec<Vec<Vec<usize>>> {
     let prompt = script.prompt();
     let mut heads = vec![vec![Head::default(); HEADS.kv_heads]; LAYERS];
     let mut out = Vec::new();
@@ -216,7 +281,7 @@ fn naive(script: &Script, chunk: Option<usize>, rule: Rule) -> Vec<Vec<Vec<usize
     for Pass { step, tokens: new } in script.passes(chunk) {
         tokens += new.len();
         for (layer, heads) in heads.iter_mut().enumerate() {
-            let seen = Seen { script, layer, tokens, new: new.len(), prompt };
+            let seen = Seen { script, layer, tokens, new: new.len(), prompt, guard };
             heads.iter_mut().for_each(|head| head.kept.extend(seen.fresh()));
             if step > 0 {
                 let sorted = |head: usize| {
@@ -236,14 +301,26 @@ fn naive(script: &Script, chunk: Option<usize>, rule: Rule) -> Vec<Vec<Vec<usize
 fn the_same_tokens_as_an_independent_reading() {
     let streaming = |seen: &Seen, _, head: &mut Head| {
         // The next token takes a place before it attends.
-        head.stream(((BUDGET * (seen.tokens + 1) as f64).round() as usize).max(1) - 1);
+        head.stream(((BUDGET * (seen.tokens + 1) as f64).round() as usize).max(1) - 1, 3);
     };
     let streaming_blocks = |seen: &Seen, _, head: &mut Head| {
         if head.kept.len() > TOKENS {
-            head.stream(if seen.tokens < seen.prompt { TOKENS } else { TOKENS + 1 - BLOCK });
+            head.stream(if seen.tokens < seen.prompt { TOKENS } else { TOKENS + 1 - BLOCK }, 3);
         }
         if seen.tokens >= seen.prompt && head.kept.len() == TOKENS {
-            head.stream(TOKENS - BLOCK);
+            head.stream(TOKENS - BLOCK, 3);
+        }
+    };
+    // The first spared token is a sink.
+    let streaming_spared = |seen: &Seen, _, head: &mut Head| {
+        let stream = |head: &mut Head, keep: usize| {
+            head.but_spared(seen, keep, 1, |head, keep, _| head.stream(keep, 3 - seen.guard));
+        };
+        if head.kept.len() > TOKENS {
+            stream(head, if seen.tokens < seen.prompt { TOKENS } else { TOKENS + 1 - BLOCK });
+        }
+        if seen.tokens >= seen.prompt && head.kept.len() == TOKENS {
+            stream(head, TOKENS - BLOCK);
         }
     };
     let voting = |window: usize, kernel: usize, left: Left| {
@@ -278,6 +355,12 @@ fn the_same_tokens_as_an_independent_reading() {
     let block: Left = |seen, held| seen.block(held);
     let (h2o, tova) = rolling(|seen, _| Some(seen.keep()));
     let (h2o_blocks, tova_blocks) = rolling(block);
+    let forgetful = |window: usize, blocks: bool| {
+        move |seen: &Seen, kv, head: &mut Head| {
+            let keep = if blocks { seen.block(head.kept.len()) } else { Some(seen.keep()) };
+            forgetful(seen, kv, head, keep.filter(|_| seen.tokens >= seen.prompt), window);
+        }
+    };
     for (text, prompts, rule) in [
         ("streaming:budget=0.25,sinks=3", &[61, 40][..], &streaming as Rule),
         ("h2o:budget=0.25", &[61, 30, 9], &h2o),
@@ -301,19 +384,69 @@ fn the_same_tokens_as_an_independent_reading() {
         ("kvzap:budget=12,block=4,recent=3", BLOCKS, &scored(kvzap, block)),
         ("kvzap:budget=12,block=4,recent=3,prefill=5", BLOCKS, &scored(kvzap, block)),
         ("sirllm:budget=12,block=4,sinks=1,recent=3", BLOCKS, &scored(sirllm, block)),
+        ("scissorhands:budget=0.25,window=5", &[61, 30, 9], &forgetful(5, false)),
+        ("scissorhands:budget=12,block=4,window=7", BLOCKS, &forgetful(7, true)),
+        ("alisa:budget=12,block=4", BLOCKS, &forgetful(6, true)),
+        // A quarter of what is left is spared at each end.
+        ("streaming:budget=12,block=4,sinks=3,guard=0.25", BLOCKS, &streaming_spared),
+        ("streaming:budget=12,block=4,sinks=3,prefill=5,guard=0.25", BLOCKS, &streaming_spared),
+        ("h2o:budget=0.25,guard=0.25", &[61, 30, 9], &h2o),
+        ("h2o:budget=12,block=4,guard=0.25", BLOCKS, &h2o_blocks),
+        ("alisa:budget=12,block=4,guard=0.25", BLOCKS, &forgetful(6, true)),
+        ("tova:budget=0.25,guard=0.25", &[61, 30, 9], &tova),
+        ("tova:budget=12,block=4,guard=0.25", BLOCKS, &tova_blocks),
+        ("snapkv:budget=0.25,window=4,kernel=3,guard=0.25", &[61, 30, 9], &voting(4, 3, share)),
+        ("snapkv:budget=12,block=4,window=6,kernel=3,guard=0.25", BLOCKS, &voting(6, 3, block)),
+        ("snapkv:budget=12,block=4,window=3,kernel=3,prefill=8,guard=0.25", BLOCKS, &voting(3, 3, block)),
+        ("knorm:budget=12,block=4,recent=3,guard=0.25", BLOCKS, &scored(knorm, block)),
+        ("knorm:budget=12,block=4,recent=3,prefill=5,guard=0.25", BLOCKS, &scored(knorm, block)),
+        ("qfilters:budget=0.25,recent=3,guard=0.25", &[61, 30, 24], &scored(kvzap, share)),
+        ("keydiff:budget=12,block=4,recent=3,prefill=5,guard=0.25", BLOCKS, &scored(kvzap, block)),
     ] {
         let spec: PolicySpec = text.parse().expect("a policy");
         for &prompt in prompts {
+            // As many tokens as any eviction leaves.
+            let least = if prompts == BLOCKS { TOKENS - BLOCK } else { (BUDGET * prompt as f64).round() as usize };
+            let share = spec.option("guard").map_or(0.0, |share| share.parse::<f64>().expect("a share"));
+            let guard = ((share * least as f64).ceil() as usize).min(least.saturating_sub(1) / 2).min(prompt / 2);
             // A full store is cut again and again.
             let steps = if prompts == BLOCKS { 30 } else { 12 };
             let script = Script::new(prompt, steps, 29);
             let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
-            let want = naive(&script, spec.prefill(), rule);
+            let want = naive(&script, spec.prefill(), guard, rule);
             assert_eq!(looked.len(), want.len());
             for (i, (looked, want)) in looked.iter().zip(&want).enumerate() {
                 assert_eq!(looked, want, "{text}, {prompt} tokens, output {i}");
             }
         }
+    }
+}
+
+/// However a policy chooses, both ends of the prompt are left.
+#[test]
+fn a_guard_spares_both_ends_of_the_prompt() {
+    for spec in PolicySpec::examples().filter(|spec| spec.takes("guard")) {
+        let heads = if spec.takes("heads") { "heads=0," } else { "" };
+        // Policies that choose for every query look at all that is left in the first step alone.
+        let (budgets, steps): (&[&str], _) = match (spec.takes("static"), spec.takes("block")) {
+            (true, _) => (&["budget=0.5,static=0.5"], 0..1),
+            (_, true) => (&["budget=0.3", "budget=16,block=4"], 1..30),
+            (_, false) => (&["budget=0.3,recovery=0.3"], 1..30),
+        };
+        for budget in budgets {
+            let spec: PolicySpec = format!("{}:{heads}{budget},guard=0.2", spec.name()).parse().expect("a policy");
+            let prompt = 60;
+            let (_, looked) = Script::new(prompt, 30, 5).play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
+            for tokens in looked[steps.start * LAYERS..steps.end * LAYERS].iter().flatten() {
+                // A layer with a small part of the budget spares a token at each end, and the others spare more.
+                assert!([0, prompt - 1].iter().all(|token| tokens.contains(token)), "{spec}: {tokens:?}");
+            }
+            let first = &looked[steps.start * LAYERS];
+            assert!(first.iter().any(|tokens| tokens.len() <= prompt / 2 + 2), "{spec} evicts: {first:?}");
+        }
+    }
+    for text in ["h2o:guard=0.5", "h2o:guard=-0.1", "h2o:guard=NaN", "mpcache:guard=0.1,static=1", "full:guard=0.1"] {
+        assert!(text.parse::<PolicySpec>().is_err(), "{text}");
     }
 }
 

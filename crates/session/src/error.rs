@@ -102,13 +102,12 @@ pub enum Error {
     },
     /// The model was loaded for other policies than that of the session.
     #[error(
-        "the model was loaded {} columns for learned scores, and cache policy `{policy}` {}",
-        if *.learned { "with" } else { "without" },
-        if *.learned { "has no use for them" } else { "needs them" }
+        "the model was loaded {}, and cache policy `{policy}` wants something else",
+        learned.map_or_else(|| "without columns for learned scores".into(), |of| format!("with the columns of `{of}`"))
     )]
     OtherColumns {
-        /// Whether the model was loaded with columns for learned scores.
-        learned: bool,
+        /// The scoring head with which the model was loaded.
+        learned: Option<&'static str>,
         /// The policy of the session.
         policy: String,
     },

@@ -90,7 +90,8 @@ pub fn public_model(name: &str, policy: &PolicySpec, stated: &Stated) -> Result<
         let files = open_adapted(name, stated.adapter)?;
         // A plan does not need the values of learned columns, but they may change a matrix's scale. No policy reads
         // other columns than its own.
-        let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
+        let known = policy.scoring_head().is_none_or(|head| files.checkpoint.has_learned(head));
+        let policy = if known { policy.clone() } else { PolicySpec::default() };
         return Ok(ModelServer::builder().policy(&policy).public(&stated.parts).load(files)?.public().clone());
     }
     let spec = if is_bundled(name) && !path.exists() { bundled(name)?.spec } else { ModelSpec::open(path)? };

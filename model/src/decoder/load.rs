@@ -49,8 +49,8 @@ impl<W> Model<W> {
     }
 
     /// [`Model::load`] for generations under `policy`. If the policy needs learned scores, the matrices of query, key
-    /// and value have a further column for every key/value head. The columns' values are read from
-    /// [`LEARNED_FILE`](crate::LEARNED_FILE) beside the checkpoint. A model with the columns works under every
+    /// and value have a further column for every key/value head. The columns' values are read from the
+    /// [`learned_file`](crate::learned_file) of the policy beside the checkpoint. A model with the columns works under every
     /// policy, but their cost is the same whether the policy needs them or not.
     ///
     /// # Errors
@@ -80,11 +80,11 @@ impl<W> Model<W> {
         known: Known,
     ) -> Result<Self, Error> {
         disclosed.check(spec)?;
-        let learned = policy.needs_scoring_head();
-        if learned {
+        let learned = policy.scoring_head();
+        if learned.is_some() {
             spec.check_shared(policy.name())?;
         }
-        if learned && (0..spec.layers()).any(|layer| disclosed.parts.hold(ModelPart::Layer(layer))) {
+        if learned.is_some() && (0..spec.layers()).any(|layer| disclosed.parts.hold(ModelPart::Layer(layer))) {
             return Err(PartsError::Learned.into());
         }
         match known {
@@ -92,16 +92,16 @@ impl<W> Model<W> {
             Known::All(checkpoint) => checkpoint.check_all(spec)?,
             Known::Public(checkpoint) => checkpoint.check_parts(spec, &disclosed.parts)?,
         }
-        let columns = match known {
-            _ if !learned => Columns::None,
-            Known::All(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
-            Known::Nothing | Known::Public(_) => Columns::Shape,
+        let columns = match (learned, known) {
+            (None, _) => Columns::None,
+            (Some(name), Known::All(checkpoint)) => Columns::Known(name, checkpoint.learned(spec, name)?),
+            (Some(name), Known::Nothing | Known::Public(_)) => Columns::Shape(name),
         };
         let (narrow, part) = (spec.style().quantized, ModelPart::Embedding);
         Self::build(spec, Builder { known, columns, narrow, disclosed, part, loader })
     }
 
-    /// [`Model::load`] with a scoring head whose columns are all 0, so that a real one can be fitted: a scoring head
+    /// [`Model::load`] with a scoring head `name` whose columns are all 0, so that a real one can be fitted: a scoring head
     /// reads the output of the first norm of shape (tokens, width) that a layer computes.
     ///
     /// # Errors
@@ -110,11 +110,12 @@ impl<W> Model<W> {
         loader: &mut dyn WeightLoader<Weight = W>,
         spec: &ModelSpec,
         checkpoint: &Checkpoint,
+        name: &'static str,
     ) -> Result<Self, Error> {
         checkpoint.check_all(spec)?;
-        spec.check_shared("kvzap")?;
+        spec.check_shared(name)?;
         let zeros = |heads: &HeadShape| Array2::zeros((spec.hidden(), heads.kv_heads));
-        let columns = Columns::Known(spec.heads().iter().map(zeros).collect());
+        let columns = Columns::Known(name, spec.heads().iter().map(zeros).collect());
         let (known, narrow, part) = (Known::All(checkpoint), spec.style().quantized, ModelPart::Embedding);
         Self::build(spec, Builder { known, columns, narrow, disclosed: &Disclosed::default(), part, loader })
     }
@@ -179,8 +180,8 @@ impl<W> Model<W> {
             let head = if pooler.is_some() { head } else { head.after_norm(style.norm, c, &last)? };
             Ok(head.scale_outputs(style.outputs(), style.logit_scale))
         })?;
-        let (spec, embedding) = (spec.clone(), embed);
-        let loaded = Loaded { spec, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head };
+        let (spec, embedding, learned) = (spec.clone(), embed, builder.columns.name());
+        let loaded = Loaded { spec, learned, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head };
         Ok(Model { loaded: Arc::new(loaded), prefix: None })
     }
 

@@ -107,6 +107,8 @@ impl<W> Clone for Model<W> {
 /// The prepared weights of a model.
 struct Loaded<W> {
     spec: ModelSpec,
+    /// The name of the scoring head.
+    learned: Option<&'static str>,
     ropes: Vec<Rope>,
     embedding: W,
     first: Option<W>,
@@ -130,9 +132,9 @@ impl<W> Model<W> {
         self.loaded.spec.clone()
     }
 
-    /// Whether the model gives learned scores of tokens, see [`Model::load_for`].
-    pub fn learned(&self) -> bool {
-        self.loaded.layers.iter().any(|layer| layer.scores)
+    /// The name of the model's scoring head, if it gives learned scores of tokens: see [`Model::load_for`].
+    pub fn scoring_head(&self) -> Option<&'static str> {
+        self.loaded.learned
     }
 
     /// The same model with every text behind the public tokens of `prefix`. It shares the weights.

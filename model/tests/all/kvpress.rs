@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ndarray::Array2;
 use serde::Deserialize;
 use waggle_engine::{Float, FloatLoader};
-use waggle_model::{GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, Next, NoHooks, generate_with};
+use waggle_model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, generate_with};
 use waggle_mpcache::PolicySpec;
 
 use crate::support::fine;
@@ -49,7 +49,7 @@ fn checkpoint(dir: &Path, columns: &[Vec<Vec<f32>>]) -> ModelFiles {
     let of_layer =
         |heads: &Vec<Vec<f32>>| Array2::from_shape_fn((spec.hidden(), heads.len()), |(i, head)| heads[head][i]);
     let columns: Vec<_> = columns.iter().map(of_layer).collect();
-    checkpoint.write_learned(&spec, &columns, &dir.join(LEARNED_FILE)).unwrap();
+    checkpoint.write_learned(&spec, &columns, &dir.join("kvzap.safetensors")).unwrap();
     ModelFiles::open(dir).unwrap()
 }
 

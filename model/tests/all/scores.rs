@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use ndarray::{Array2, ArrayD};
 use waggle_engine::{Ceiling, Error, Float, FloatLoader, Select};
 use waggle_model::{
-    Checkpoint, GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, ModelSpec, Next, NoHooks, Rows, generate,
+    Checkpoint, GenerateOptions, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Rows, generate,
 };
 use waggle_mpcache::{KvCache, Policy, PolicySpec, ScoreSource, Store, attention};
 use waggle_protocols::{Fixed, FixedLoader};
@@ -88,7 +88,7 @@ fn scores_are_columns_of_what_the_first_norm_of_a_layer_returns() {
         }
         let policy: PolicySpec = "kvzap:budget=0.5".parse().unwrap();
         let model = Model::load_for(&policy, &mut FloatLoader, &spec, Some(&checkpoint)).unwrap();
-        assert!(model.learned());
+        assert_eq!(model.scoring_head(), Some("kvzap"));
         let noted = Arc::new(Mutex::new(Vec::new()));
         let mut cache = KvCache::with_policy(&spec.attention().without_windows(), Box::new(Noting(noted.clone())));
         let mut engine = Float::keeping_states();
@@ -98,7 +98,7 @@ fn scores_are_columns_of_what_the_first_norm_of_a_layer_returns() {
         let norms = engine.take_states().norms;
         let of_a_layer = (norms.len() - 1) / spec.layers();
         let beside = tempfile::tempdir().unwrap();
-        std::fs::copy(dir.join(LEARNED_FILE), beside.path().join("model.safetensors")).unwrap();
+        std::fs::copy(dir.join("kvzap.safetensors"), beside.path().join("model.safetensors")).unwrap();
         let columns = Checkpoint::open(beside.path()).unwrap();
         let noted = noted.lock().unwrap();
         assert_eq!(noted.len(), spec.layers(), "{name}");

@@ -103,7 +103,7 @@ fn decide(files: &dyn Fn() -> ModelFiles) {
     for name in PolicySpec::known() {
         let with = |options: &str| format!("{name}:{options}").parse::<PolicySpec>();
         let Ok(policy) = with("budget=0.5").or_else(|_| name.parse()) else { continue };
-        if files().spec.check_policy(&policy).is_err() || policy.needs_scoring_head() {
+        if files().spec.check_policy(&policy).is_err() || policy.scoring_head().is_some() {
             continue;
         }
         let model = load(files());

@@ -52,8 +52,8 @@ pub struct Divided {
     pub compensates: bool,
 }
 
-const KEYS: &[&str] = &["heads", "budget", "block", "prefill", "sinks"];
-const STREAMING_KEYS: &[&str] = &["budget", "block", "prefill", "sinks"];
+const KEYS: &[&str] = &["heads", "budget", "block", "prefill", "guard", "sinks"];
+const STREAMING_KEYS: &[&str] = &["budget", "block", "prefill", "guard", "sinks"];
 
 impl PolicyFamily for Divided {
     const POLICIES: &'static [NamedPolicy<Self>] = &[
@@ -151,7 +151,7 @@ impl Divided {
 
     /// The rows left after the prompt, or a chunk of it, has attended to all of its tokens. `None` if nothing is
     /// evicted.
-    fn left_after<E: Select>(&self, store: &Store<E>, part: usize) -> Option<Left> {
+    fn left_after<E: Select>(&self, store: &mut Store<E>, part: usize) -> Option<Left> {
         let piece = store.piece();
         if self.schedule.ends_chunk(piece) {
             self.left(store, part, self.schedule.budget_of(piece.prompt), 1)
@@ -163,23 +163,31 @@ impl Divided {
     }
 
     /// The rows left after the tokens that exceed the budget are evicted, but none of the last `least` tokens.
-    fn left_over<E: Select>(&self, store: &Store<E>, part: usize, least: usize) -> Option<Left> {
+    fn left_over<E: Select>(&self, store: &mut Store<E>, part: usize, least: usize) -> Option<Left> {
         let most = self.schedule.budget_of(store.seen());
-        self.left(store, part, self.schedule.left(most, store.parts()[part].len())?, least)
+        let left = self.schedule.left(most, store.parts()[part].len())?;
+        self.left(store, part, left, least)
     }
 
     /// The rows left by an eviction down to `keep` rows, which include at least the last `least` tokens and the row
     /// of a compensation token. `None` if nothing is evicted.
-    fn left<E: Select>(&self, store: &Store<E>, part: usize, keep: usize, least: usize) -> Option<Left> {
-        let part = &store.parts()[part];
-        let (held, merged) = (part.len(), usize::from(self.compensates));
+    fn left<E: Select>(&self, store: &mut Store<E>, part: usize, keep: usize, least: usize) -> Option<Left> {
+        let (held, merged) = (store.parts()[part].len(), usize::from(self.compensates));
         let keep = keep.max(least + merged);
         if keep >= held {
             return None;
         }
-        let keep = keep - merged;
-        // A row that stands for several tokens is none of the first tokens.
-        let first = self.sinks.min(keep - least).min(part.merged().map_or(usize::MAX, |merged| merged.row));
+        store.guard(part, self.schedule.guarded(self.schedule.budget_of(store.seen())));
+        let (guarded, each) = store.guarded(part);
+        // Until the prompt has ended, its end is among the latest tokens.
+        let least = if guarded == each { least.max(each) } else { least };
+        let keep = keep.max(least + merged + guarded) - merged;
+        if keep + merged >= held {
+            return None;
+        }
+        // The first guarded rows are sinks themselves. A row that stands for several tokens is none of the first.
+        let first = (guarded + self.sinks.saturating_sub(each)).min(keep - least);
+        let first = first.min(store.parts()[part].merged().map_or(usize::MAX, |merged| merged.row));
         Some(Left { held, first, latest: keep - first })
     }
 }

@@ -17,7 +17,8 @@ use waggle_engine::{Error, Select, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention::{self, Attended};
-use crate::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store};
+use crate::schedule::{guard, guarded};
+use crate::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, budget};
 
 /// The share of the attention to recover, by default: the authors' number.
 const DEFAULT_RECOVERY: f64 = 0.95;
@@ -30,6 +31,8 @@ pub struct FastGen {
     pub budget: f64,
     /// Share of the prompt's attention that the kept tokens must have received.
     pub recovery: f64,
+    /// Share of the budget that is spared at each end of the prompt, besides it.
+    pub guard: f64,
     /// Tokens at the start of the text, which every head keeps.
     pub sinks: usize,
 }
@@ -37,12 +40,13 @@ pub struct FastGen {
 impl PolicyFamily for FastGen {
     const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
         name: "fastgen",
-        keys: &["budget", "recovery", "sinks"],
+        keys: &["budget", "recovery", "guard", "sinks"],
         about: "FastGen: what each head needs, by the prompt; only where values are seen",
         read: |options| {
             Ok(FastGen {
                 budget: options.fraction("budget", DEFAULT_BUDGET)?,
                 recovery: options.fraction("recovery", DEFAULT_RECOVERY)?,
+                guard: guard(options)?,
                 sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
             })
         },
@@ -89,15 +93,16 @@ impl FastGen {
         (self.budget / 2.0 * tokens as f64).round() as usize
     }
 
-    /// The rows of `received` that a head with the profile `kept` keeps when it has seen `tokens` tokens.
-    fn rows(&self, kept: Profile, received: &[f64], tokens: usize) -> Vec<usize> {
+    /// The rows of `received` that a head with the profile `kept` keeps when it has seen `tokens` tokens. The first
+    /// `first` of them always stay.
+    fn rows(&self, kept: Profile, received: &[f64], tokens: usize, first: usize) -> Vec<usize> {
         let (held, half) = (received.len(), self.half(tokens));
         let latest = match kept {
             Profile::Everything => return (0..held).collect(),
             Profile::FrequentAndLatest => half.max(1),
             Profile::Nothing | Profile::Frequent => 1,
         };
-        let rest = self.sinks.min(held)..held.saturating_sub(latest);
+        let rest = first.min(held)..held.saturating_sub(latest);
         let mut order: Vec<usize> = rest.clone().collect();
         order.sort_by(|a, b| received[*b].total_cmp(&received[*a]));
         order.truncate(if kept == Profile::Nothing { 0 } else { half });
@@ -114,7 +119,7 @@ impl FastGen {
             let mut stays = vec![false; tokens];
             // The latest tokens differ from query to query.
             let far = if kept == Profile::FrequentAndLatest { Profile::Frequent } else { kept };
-            self.rows(far, &head.received, tokens).into_iter().for_each(|row| stays[row] = true);
+            self.rows(far, &head.received, tokens, self.sinks).into_iter().for_each(|row| stays[row] = true);
             let latest = if kept == Profile::FrequentAndLatest { self.half(tokens).max(1) } else { 1 };
             let seen = |query: &Vec<f32>| -> f64 {
                 let recent = query.len().saturating_sub(latest);
@@ -180,7 +185,13 @@ impl<E: Select> Policy<E> for Profiled {
             let kept = head.kept.unwrap_or_else(|| self.settings.choose(head));
             head.kept = Some(kept);
             head.queries.clear();
-            let rows = self.settings.rows(kept, &head.received, piece.end);
+            let guard = guarded(self.settings.guard, budget(self.settings.budget, piece.prompt));
+            if let Some(order) = store.guard(part, guard) {
+                head.received = order.iter().map(|row| head.received[*row]).collect();
+            }
+            let (guarded, each) = store.guarded(part);
+            let first = guarded + self.settings.sinks.saturating_sub(each);
+            let rows = self.settings.rows(kept, &head.received, piece.end, first);
             if rows.len() < head.received.len() {
                 head.received = rows.iter().map(|row| head.received[*row]).collect();
                 store.keep_rows(part, &rows);

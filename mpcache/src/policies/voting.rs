@@ -30,7 +30,7 @@ use waggle_engine::{Error, Select, Tensor, TopK};
 
 use crate::Granularity::PerKv;
 use crate::attention::{self, Received};
-use crate::eviction;
+use crate::eviction::{self, Rows};
 use crate::layered::{ByLayer, Light};
 use crate::schedule::{DEFAULT_BUDGET, Eviction, Later};
 use crate::{
@@ -82,9 +82,9 @@ pub struct Voting {
     pub layers: ByLayer,
 }
 
-const SNAPKV_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk"];
-const PYRAMID_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "beta"];
-const SQUEEZE_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "layers", "part"];
+const SNAPKV_KEYS: &[&str] = &["budget", "block", "prefill", "guard", "window", "kernel", "topk"];
+const PYRAMID_KEYS: &[&str] = &["budget", "block", "prefill", "guard", "window", "kernel", "topk", "beta"];
+const SQUEEZE_KEYS: &[&str] = &["budget", "block", "prefill", "guard", "window", "kernel", "topk", "layers", "part"];
 
 impl PolicyFamily for Voting {
     const POLICIES: &'static [NamedPolicy<Self>] = &[
@@ -180,6 +180,8 @@ struct Ballot {
     eviction: Eviction,
     /// The number of queries that vote, the last ones before the eviction. Their tokens stay.
     window: usize,
+    /// The number of tokens that are spared at each end of the prompt.
+    guard: usize,
 }
 
 impl Voting {
@@ -189,7 +191,8 @@ impl Voting {
         // As in PyramidKV, no layer gets more tokens than the prompt has. The other layers share the excess.
         let budget = self.layers.budget(mean, window, layer, layers, piece.prompt);
         let eviction = self.schedule.next(budget, piece)?;
-        Some(Ballot { eviction, window: self.window.min(eviction.keep.div_ceil(2)) })
+        let window = self.window.min(eviction.keep.div_ceil(2));
+        Some(Ballot { eviction, window, guard: self.schedule.guarded(budget) })
     }
 
     /// Evicts all but `ballot.eviction.keep` tokens, by `votes`.
@@ -200,18 +203,18 @@ impl Voting {
         ballot: &Ballot,
         store: &mut Store<E>,
     ) -> Result<(), Error> {
-        let (tokens, shape) = (store.len(), store.heads());
-        let Ballot { eviction: Eviction { keep, .. }, window } = *ballot;
-        let old = tokens - window;
-        let smoothed = smooth(engine, &votes.received.slice(1, 0..old), self.kernel)?;
-        let size = Received::new(engine, votes.voters * self.kernel, PerKv, shape)?;
-        if keep == window {
-            eviction::keep_latest(store, old);
+        let Ballot { eviction: Eviction { keep, .. }, window, guard } = *ballot;
+        let rows = Rows::divide(store, guard, keep, window);
+        let received = rows.follow(&votes.received, 1).slice(1, rows.candidates.clone());
+        let smoothed = smooth(engine, &received, self.kernel)?;
+        let size = Received::new(engine, votes.voters * self.kernel, PerKv, store.heads())?;
+        if rows.stay == 0 {
+            rows.keep_no_candidate(store);
             return Ok(());
         }
-        let how = eviction::by_attention(keep - window, self.top_k, size);
+        let how = eviction::by_attention(rows.stay, self.top_k, size);
         let chosen = eviction::choose(engine, &smoothed, &how)?;
-        eviction::keep(engine, store, &chosen, old, PerKv)
+        eviction::keep(engine, store, &chosen, rows.candidates, PerKv)
     }
 }
 
@@ -222,7 +225,7 @@ impl<E: Select> Policy<E> for ByVotes<E> {
 
     fn observation_window(&self, layer: usize, piece: Piece) -> usize {
         let ballot = self.settings.next(layer, self.votes.len(), piece);
-        ballot.map_or(0, |Ballot { eviction, window }| piece.among_last_before(eviction.at, window))
+        ballot.map_or(0, |Ballot { eviction, window, .. }| piece.among_last_before(eviction.at, window))
     }
 
     fn prefill_chunk(&self) -> Option<usize> {

@@ -206,8 +206,8 @@ impl ModelServer {
         watch: &mut Watch,
     ) -> Result<Outcome, Error> {
         let begun = SystemTime::now();
-        let learned = self.model.learned();
-        if let Some(policy) = terms.policies().find(|policy| policy.needs_scoring_head() != learned) {
+        let learned = self.model.scoring_head();
+        if let Some(policy) = terms.policies().find(|policy| policy.scoring_head() != learned) {
             return Err(Error::OtherColumns { learned, policy: policy.to_string() });
         }
         let accept = |request: &Request, kind: SessionKind, terms: &mut Terms| {

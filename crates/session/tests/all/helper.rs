@@ -278,7 +278,7 @@ fn three_parties_need_no_preparation_and_give_the_plaintext() {
 
 #[test]
 fn three_parties_have_all_policies_of_two() {
-    for policy in hostile::policies().into_iter().filter(|policy| !policy.needs_scoring_head()) {
+    for policy in hostile::policies().into_iter().filter(|policy| policy.scoring_head().is_none()) {
         three_parties(&policy);
     }
 }

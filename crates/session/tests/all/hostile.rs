@@ -34,7 +34,7 @@ pub(crate) fn tiny() -> ModelServer {
 fn tiny_for(policy: &PolicySpec) -> ModelServer {
     let dir = tempfile::tempdir().unwrap();
     crate::support::tiny::write_tiny(dir.path());
-    if policy.needs_scoring_head() {
+    if policy.scoring_head().is_some() {
         crate::support::tiny::write_columns(dir.path());
     }
     ModelServer::builder().policy(policy).load(ModelFiles::open(dir.path()).unwrap()).unwrap()
@@ -118,7 +118,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
             match pools {
                 // A server with pools is made anew, because the directory belongs to this session.
                 Some(pools) => serve(&tiny_for(&terms.policy).with_pools(Pools::open(&pools, 99)?)),
-                None if terms.policy.needs_scoring_head() => serve(&tiny_for(&terms.policy)),
+                None if terms.policy.scoring_head().is_some() => serve(&tiny_for(&terms.policy)),
                 None => serve(shared()),
             }
         })

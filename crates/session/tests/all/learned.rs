@@ -5,7 +5,7 @@ use std::path::Path;
 
 use waggle_engine::{Float, FloatLoader};
 use waggle_model::{
-    CheckpointError, DType, GenerateOptions, Input, LEARNED_FILE, Model, ModelFiles, Next, NoHooks, TensorSpec,
+    CheckpointError, DType, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, TensorSpec,
     generate, write_safetensors,
 };
 use waggle_mpcache::PolicySpec;
@@ -47,10 +47,10 @@ fn ids(count: u32) -> Vec<u32> {
 fn fitted(dir: &Path, config: &str) -> ModelFiles {
     crate::support::tiny::write_model(dir, config);
     let files = ModelFiles::open(dir).unwrap();
-    assert!(!files.checkpoint.has_learned());
+    assert!(!files.checkpoint.has_learned("kvzap"));
     crate::support::tiny::write_columns(dir);
     let files = ModelFiles::open(dir).unwrap();
-    assert!(files.checkpoint.has_learned());
+    assert!(files.checkpoint.has_learned("kvzap"));
     files
 }
 
@@ -62,7 +62,7 @@ fn the_matrix_is_wider_for_the_policy_alone_and_all_else_is_as_it_was() {
         let load = |policy: &PolicySpec| load_fixed_for(policy, &files.spec, Some(&files.checkpoint), &[]);
         let (plain, bits) = load(&PolicySpec::default());
         let (wide, wide_bits) = load(&kvzap("budget=0.5"));
-        assert!(!plain.learned() && wide.learned());
+        assert!(plain.scoring_head().is_none() && wide.scoring_head() == Some("kvzap"));
         assert_eq!(bits, wide_bits, "the fit keeps the fractional bits");
         let widths = |model: &Model<waggle_protocols::FixedWeight>| -> Vec<usize> {
             model.weights().iter().map(|weight| weight.spec.outputs).collect()
@@ -127,7 +127,7 @@ fn write(path: &Path, tensors: &[(&str, &[usize])], value: f32) {
 fn files_that_do_not_fit_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     crate::support::tiny::write_model(dir.path(), LLAMA);
-    let file = dir.path().join(LEARNED_FILE);
+    let file = dir.path().join("kvzap.safetensors");
     let load = || {
         let files = ModelFiles::open(dir.path()).unwrap();
         let loaded = Model::load_for(&kvzap("budget=0.5"), &mut FloatLoader, &files.spec, Some(&files.checkpoint));
@@ -153,18 +153,18 @@ fn files_that_do_not_fit_are_refused_by_name() {
     write(&file, &[first, second, ("layers.2.weight", &[2, 12]), hash], 0.5);
     assert!(matches!(load(), CheckpointError::Unread { tensors } if tensors == ["layers.2.weight"]));
     write(&file, &[first, second, hash], 0.5);
-    assert!(matches!(load(), CheckpointError::OtherLearned));
+    assert!(matches!(load(), CheckpointError::OtherLearned { .. }));
 
     // The right file of another checkpoint of the same shape.
     let other = tempfile::tempdir().unwrap();
     fitted(other.path(), LLAMA);
-    std::fs::copy(other.path().join(LEARNED_FILE), &file).unwrap();
+    std::fs::copy(other.path().join("kvzap.safetensors"), &file).unwrap();
     let files = ModelFiles::open(dir.path()).unwrap();
     Model::load_for(&kvzap("budget=0.5"), &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let mut weights = std::fs::read(dir.path().join("model.safetensors")).unwrap();
     *weights.last_mut().unwrap() ^= 1;
     std::fs::write(dir.path().join("model.safetensors"), weights).unwrap();
-    assert!(matches!(load(), CheckpointError::OtherLearned));
+    assert!(matches!(load(), CheckpointError::OtherLearned { .. }));
 
     // Columns whose scores could leave their range.
     std::fs::remove_file(&file).unwrap();
@@ -188,6 +188,11 @@ fn models_and_servers_of_other_policies_are_refused() {
     let input = Input::of(Some(&ids), 9);
     let refused = generate(&mut Float::default(), &plain, input, &options, Next::Forced(&[]), &mut NoHooks);
     assert!(matches!(refused, Err(waggle_model::Error::NotLearned)), "{refused:?}");
+    // Columns of another policy are no columns of this one.
+    let keydiff = "keydiff:budget=0.5".parse().unwrap();
+    let other = Model::load_for(&keydiff, &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let refused = generate(&mut Float::default(), &other, input, &options, Next::Forced(&[]), &mut NoHooks);
+    assert!(matches!(refused, Err(waggle_model::Error::NotLearned)), "{refused:?}");
 
     let serve = |loaded: &PolicySpec, asked: &PolicySpec| {
         let server = ModelServer::builder().policy(loaded).load(ModelFiles::open(dir.path()).unwrap()).unwrap();
@@ -198,7 +203,8 @@ fn models_and_servers_of_other_policies_are_refused() {
         server.serve(channel, &Peer::default(), &terms, &limits, &mut nobody).map(|_| ()).unwrap_err()
     };
     let full = PolicySpec::default();
-    for (loaded, asked) in [(&full, &policy), (&policy, &full)] {
+    let other: PolicySpec = "keydiff:budget=0.5".parse().unwrap();
+    for (loaded, asked) in [(&full, &policy), (&policy, &full), (&policy, &other)] {
         let error = serve(loaded, asked);
         assert!(matches!(&error, Error::OtherColumns { policy, .. } if *policy == asked.to_string()), "{error}");
     }

@@ -43,7 +43,7 @@ fn families_shed_rows() {
 fn policies_prune_what_is_left() {
     let files = bundled("shakespeare-gpt2").unwrap();
     let ids = words(&files, 26);
-    for policy in PolicySpec::examples().filter(|policy| !policy.clear_only() && !policy.needs_scoring_head()) {
+    for policy in PolicySpec::examples().filter(|policy| !policy.clear_only() && policy.scoring_head().is_none()) {
         // Layers that take over choices of others hold as many tokens, so these are to choose each for itself.
         let policy = if policy.facts().joins_layers { policy.with("share", "off").unwrap() } else { policy };
         let options = options(&policy.with("shed", "1:0.5").unwrap().to_string(), 3);

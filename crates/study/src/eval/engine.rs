@@ -36,7 +36,7 @@ impl StudyEngine {
     /// Whether a study on this engine opens the model's files twice. Two parties do so if `policy` needs scoring
     /// columns in the model's matrices: they run one model with these columns and one without.
     pub fn opens_twice(self, policy: &PolicySpec) -> bool {
-        self == StudyEngine::Secure && policy.needs_scoring_head()
+        self == StudyEngine::Secure && policy.scoring_head().is_some()
     }
 }
 
@@ -152,7 +152,7 @@ pub fn passes(sequences: &[Sequence], candidates: &[Candidate]) -> usize {
 /// A model with these columns serves all candidates, because unused columns change nothing in the clear.
 pub fn widest(candidates: &[Candidate]) -> PolicySpec {
     let policies = candidates.iter().map(|candidate| &candidate.policy);
-    policies.into_iter().find(|policy| policy.needs_scoring_head()).cloned().unwrap_or_default()
+    policies.into_iter().find(|policy| policy.scoring_head().is_some()).cloned().unwrap_or_default()
 }
 
 /// Runs a study of `subject` with the full cache and `candidates`, of which the [`widest`] policy decides whether

@@ -274,7 +274,7 @@ impl TwoParties<'_> {
         watch: &mut Watch,
     ) -> Result<Generation, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
-        let hosted = self.learned.filter(|_| policy.needs_scoring_head()).unwrap_or(self.server);
+        let hosted = self.learned.filter(|_| policy.scoring_head().is_some()).unwrap_or(self.server);
         let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, &ClientOptions::default(), PATIENCE, |open| {
             let open = open.behind(self.prefix.clone());
             let open = if stop_at_eos { open.stopping_at_eos() } else { open };

@@ -50,12 +50,12 @@ impl ServerConfig {
     /// The first step: checks everything that does not need the model.
     fn check(self) -> Result<Checked, Error> {
         self.network.between_processes()?;
-        let learned = self.terms.policy.needs_scoring_head();
+        let learned = self.terms.policy.scoring_head();
         for policy in &self.policies {
             if policy.clear_only() {
                 return Err(OptionsError::ClearOnly(policy.to_string()).into());
             }
-            if policy.needs_scoring_head() != learned {
+            if policy.scoring_head() != learned {
                 return Err(waggle_session::Error::OtherColumns { learned, policy: policy.to_string() }.into());
             }
         }

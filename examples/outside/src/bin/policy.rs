@@ -19,7 +19,8 @@ use std::process::ExitCode;
 use waggle::engine::{Ceiling, Error, Ranking, Select, Tensor, TopK};
 use waggle::mpcache::Granularity::PerKv;
 use waggle::mpcache::{
-    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention, budget, eviction,
+    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Store, attention, budget,
+    eviction::{self, Rows},
 };
 use waggle::{Cores, Local, LocalOptions, Network, Plan, Request, Study, Terms, register_policy};
 
@@ -108,22 +109,21 @@ impl<E: Select> Policy<E> for Voting<E> {
 impl<E: Select> Voting<E> {
     /// Evicts the tokens with the fewest `votes` (kv_heads, tokens). No party learns which tokens these are.
     fn evict(&self, engine: &mut E, votes: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
-        let tokens = store.len();
-        let keep = budget(self.settings.budget, tokens);
-        let recent = self.settings.window.min(keep.div_ceil(2));
-        let old = tokens - recent;
-        if keep == recent {
-            eviction::keep_latest(store, old);
+        let keep = budget(self.settings.budget, store.len());
+        // Neither end of the prompt is guarded.
+        let rows = Rows::divide(store, 0, keep, self.settings.window);
+        if rows.stay == 0 {
+            rows.keep_no_candidate(store);
             return Ok(());
         }
-        let sizes = engine.abs(&store.values_by_head().slice(1, 0..old))?;
+        let sizes = engine.abs(&store.values_by_head().slice(1, rows.candidates.clone()))?;
         let sizes = engine.sum_last(&sizes)?;
-        let scores = engine.mul(&votes.slice(1, 0..old), &sizes)?;
+        let scores = engine.mul(&votes.slice(1, rows.candidates.clone()), &sizes)?;
         // No ceiling is needed, because `rank` opens no comparison.
-        let (k, method) = (keep - recent, TopK::Rank);
+        let (k, method) = (rows.stay, TopK::Rank);
         let how = Ranking { k, method, magnitude: MAGNITUDE, ceiling: Ceiling::NONE, frac: FRAC, rounded: false };
         let chosen = eviction::choose(engine, &scores, &how)?;
-        eviction::keep(engine, store, &chosen, old, PerKv)
+        eviction::keep(engine, store, &chosen, rows.candidates, PerKv)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use ndarray::Array2;
-use waggle_model::{DType, LEARNED_FILE, ModelFiles, ModelSpec, TensorSpec, write_safetensors};
-use waggle_mpcache::HeadShape;
+use waggle_model::{DType, ModelFiles, ModelSpec, TensorSpec, learned_file, write_safetensors};
+use waggle_mpcache::{HeadShape, PolicySpec};
 
 const CONFIG: &str =
     r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 32}"#;
@@ -14,13 +14,15 @@ pub(crate) fn write_tiny(dir: &Path) {
     write_model(dir, CONFIG);
 }
 
-/// Writes learned columns for the model in the directory `dir` into this directory.
+/// Writes learned columns of every scoring head for the model in the directory `dir` into this directory.
 pub(crate) fn write_columns(dir: &Path) {
     let ModelFiles { spec, checkpoint, .. } = ModelFiles::open(dir).unwrap();
     let mut next = numbers();
     let layer = |heads: HeadShape| Array2::from_shape_simple_fn((spec.hidden(), heads.kv_heads), || next() / 2.0);
     let columns: Vec<_> = spec.heads().into_iter().map(layer).collect();
-    checkpoint.write_learned(&spec, &columns, &dir.join(LEARNED_FILE)).unwrap();
+    for head in PolicySpec::examples().filter_map(|policy| policy.scoring_head()) {
+        checkpoint.write_learned(&spec, &columns, &dir.join(learned_file(head))).unwrap();
+    }
 }
 
 /// Numbers between -1 and 1.

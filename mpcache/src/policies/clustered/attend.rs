@@ -55,15 +55,17 @@ impl<E: Select> Clustered<E> {
         store: &mut Store<E>,
     ) -> Result<(), Error> {
         let (tokens, shape, c) = (store.len(), store.heads(), self.settings);
+        let (candidates, stay) = c.candidates(tokens);
         let kept = match p {
             None => self.kept.take().expect("a layer that follows comes after one that chose"),
             Some(p) => {
                 let received = self.vote(engine, layer, p, store)?;
+                let received = received.slice(1, candidates.clone());
                 let size = Received::new(engine, c.window(tokens), c.select, shape)?;
-                eviction::choose(engine, &received, &eviction::by_attention(c.kept(tokens), c.top_k, size))?
+                eviction::choose(engine, &received, &eviction::by_attention(stay, c.top_k, size))?
             }
         };
-        eviction::keep(engine, store, &kept, tokens, c.select)?;
+        eviction::keep(engine, store, &kept, candidates, c.select)?;
         self.kept = Some(kept);
         Ok(())
     }

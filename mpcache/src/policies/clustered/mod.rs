@@ -30,6 +30,7 @@ mod presets;
 mod summary;
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use waggle_engine::{Select, TopK};
@@ -37,6 +38,7 @@ use waggle_engine::{Select, TopK};
 pub use layout::Sizes;
 pub use summary::Similarity;
 
+use crate::schedule::guarded;
 use crate::{Facts, Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, UnknownValue, budget};
 
 /// Prompts longer than this vote with a smaller window.
@@ -100,6 +102,8 @@ pub struct Clusters {
     /// Share of the prompt whose queries vote on the static eviction. `None` stands for the paper's 20 %, or 10 % of
     /// long prompts.
     pub window: Option<f64>,
+    /// Share of what the static eviction keeps that is spared at each end of the prompt, below 1/2.
+    pub guard: f64,
     /// Whether each odd layer takes over the choice of the even layer below it.
     pub sharing: bool,
     /// The number of first layers, which attend to everything.
@@ -123,6 +127,12 @@ impl Clusters {
     /// The number of tokens that the static eviction keeps of a prompt of `prompt` tokens.
     fn kept(&self, prompt: usize) -> usize {
         budget(self.kept_share(), prompt)
+    }
+
+    /// The tokens among which the static eviction of a prompt of `prompt` tokens chooses, and how many of them stay.
+    fn candidates(&self, prompt: usize) -> (Range<usize>, usize) {
+        let guarded = guarded(self.guard, self.kept(prompt));
+        (guarded..prompt - guarded, self.kept(prompt) - 2 * guarded)
     }
 
     /// Whether `layer` evicts a part of a prompt of `prompt` tokens.

@@ -4,6 +4,7 @@ use waggle_engine::TopK;
 
 use super::{Clusters, Gather, Similarity, Sizes};
 use crate::policies::{DEFAULT_BUDGET, DEFAULT_SINKS};
+use crate::schedule::guard;
 use crate::{Granularity, NamedPolicy, PolicyError, PolicyOptions};
 
 /// One entry per policy: name, option keys, help line, settings.
@@ -74,6 +75,7 @@ const KEYS: &[&str] = &[
     "select",
     "static",
     "window",
+    "guard",
     "share",
     "dense",
 ];
@@ -89,6 +91,7 @@ const MPCACHE: Clusters = Clusters {
     select: Granularity::PerHead,
     static_share: 0.5,
     window: None,
+    guard: 0.0,
     sharing: true,
     dense: 0,
     clear_only: false,
@@ -144,6 +147,10 @@ fn read(options: &mut PolicyOptions, default: Clusters) -> Result<Clusters, Poli
     } else if c.kept_share() < 1.0 {
         options.state("window", &"0.2, or 0.1 of long prompts");
     }
+    if options.given("guard") && c.kept_share() == 1.0 {
+        return Err(options.no_effect("guard", "static=1: nothing is evicted"));
+    }
+    c.guard = guard(options)?;
     c.sharing = options.switch("share", c.sharing)?;
     c.dense = options.number("dense", 0, c.dense)?;
     Ok(c)

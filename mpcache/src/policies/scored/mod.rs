@@ -1,5 +1,5 @@
-//! `knorm`, `kvzap`, `keyformer` and `sirllm`: the latest tokens stay, and of the tokens before them those with the
-//! largest scores. The policies differ in the source of the scores ([`Source`]).
+//! `knorm`, `kvzap`, `qfilters`, `keydiff`, `keyformer` and `sirllm`: the latest tokens stay, and of the tokens
+//! before them those with the largest scores. The policies differ in the source of the scores ([`Source`]).
 //!
 //! **`knorm`** (Devoto et al., arXiv 2406.11430): keys with small norms receive the most attention, so a choice by
 //! norms needs no query. The square of a key's norm is computed once, by the first eviction after its token came in,
@@ -17,6 +17,13 @@
 //! weight. Scores are compared only within a head, so their unit is free. The fit chooses the unit so that scores are
 //! below 2^[`HEAD_MAGNITUDE`] for every hidden state: a norm fixes the length of its output, and Cauchy's inequality
 //! bounds the product. The loader refuses columns whose scores may be larger.
+//!
+//! **`qfilters`** (Godey et al., arXiv 2503.02812) and **`keydiff`** (Park et al., arXiv 2504.15364) score keys
+//! without a query: by the projection on the direction in which a head's queries lie, and by how little a key is like
+//! the mean of all keys. Both read the key with its rotary position. A direction that is turned back by each position,
+//! or a mean and its inverse norm, would cost two parties an exchange in each eviction. Here `waggle fit` finds the
+//! linear function of the hidden state that foretells the score best, and the policy is `kvzap` with other columns.
+//! The correlation that the command prints says how much of the published score this is.
 //!
 //! **`keyformer`** (Adnan et al., arXiv 2403.09054): the attention that a token received in a second softmax, of
 //! noisy logits; see [`Noise`].
@@ -39,6 +46,8 @@
 
 mod noise;
 
+use std::ops::Range;
+
 use ndarray::Array2;
 pub use noise::Noise;
 use waggle_engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
@@ -46,7 +55,7 @@ use waggle_engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK
 use super::DEFAULT_SINKS;
 use crate::Granularity::PerKv;
 use crate::attention::{self, Received};
-use crate::eviction::Scores;
+use crate::eviction::{Rows, Scores};
 use crate::schedule::{Eviction, Later};
 use crate::{
     Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, ScoreSource,
@@ -83,8 +92,8 @@ const SURPRISAL_FRAC: u32 = 18;
 pub enum Source {
     /// `knorm`: the square of the norm of the token's key. The smallest stay.
     Norm,
-    /// `kvzap`: the model's scoring head.
-    Head,
+    /// `kvzap`, `qfilters` and `keydiff`: the model's scoring head of this name.
+    Head(&'static str),
     /// `keyformer`: the attention that the token received in a softmax of noisy logits.
     Noisy(Noise),
     /// `sirllm`: how unexpected the token was. Some first tokens of the text stay, too.
@@ -110,7 +119,7 @@ pub struct Scored {
     pub top_k: TopK,
 }
 
-const KEYS: &[&str] = &["budget", "block", "prefill", "recent", "topk"];
+const KEYS: &[&str] = &["budget", "block", "prefill", "guard", "recent", "topk"];
 
 impl PolicyFamily for Scored {
     const POLICIES: &'static [NamedPolicy<Self>] = &[
@@ -124,11 +133,23 @@ impl PolicyFamily for Scored {
             name: "kvzap",
             keys: KEYS,
             about: "KVzap: tokens with large learned scores stay",
-            read: |options| read(options, Source::Head),
+            read: |options| read(options, Source::Head("kvzap")),
+        },
+        NamedPolicy {
+            name: "qfilters",
+            keys: KEYS,
+            about: "Q-Filters: keys along the main direction of queries stay, by a learned score",
+            read: |options| read(options, Source::Head("qfilters")),
+        },
+        NamedPolicy {
+            name: "keydiff",
+            keys: KEYS,
+            about: "KeyDiff: keys unlike the mean key stay, by a learned score",
+            read: |options| read(options, Source::Head("keydiff")),
         },
         NamedPolicy {
             name: "keyformer",
-            keys: &["budget", "block", "prefill", "recent", "rise", "seed", "topk"],
+            keys: &["budget", "block", "prefill", "guard", "recent", "rise", "seed", "topk"],
             about: "Keyformer: a second softmax, of noisy logits, scores tokens",
             read: |options| {
                 let noise = Noise::read(options)?;
@@ -137,7 +158,7 @@ impl PolicyFamily for Scored {
         },
         NamedPolicy {
             name: "sirllm",
-            keys: &["budget", "block", "sinks", "recent"],
+            keys: &["budget", "block", "guard", "sinks", "recent"],
             about: "SirLLM: the tokens of largest surprisal stay; in the clear only",
             read: |options| {
                 let sinks = options.number("sinks", 0, DEFAULT_SINKS)?;
@@ -149,14 +170,14 @@ impl PolicyFamily for Scored {
     fn facts(&self) -> Facts {
         let shows = match self.source {
             Source::Norm => "how many tokens are kept",
-            Source::Head => "that the model has learned columns, and how many tokens are kept",
+            Source::Head(_) => "that the model has learned columns, and how many tokens are kept",
             Source::Noisy(_) => "the noise, and how many tokens are kept",
             Source::Surprisal { .. } => return Facts::in_the_clear(),
         };
         Facts {
             prefill: self.schedule.prefill,
             side_by_side: self.source == Source::Norm,
-            needs_scoring_head: self.source == Source::Head,
+            scoring_head: if let Source::Head(name) = self.source { Some(name) } else { None },
             ..Facts::selecting(shows, self.top_k)
         }
     }
@@ -182,7 +203,7 @@ impl Scored {
     fn ranking<E: Select>(&self, engine: &E, k: usize, ceiling: Ceiling, store: &Store<E>) -> Result<Ranking, Error> {
         let (magnitude, frac) = match self.source {
             Source::Norm => (NORM_MAGNITUDE, NORM_FRAC),
-            Source::Head => (HEAD_MAGNITUDE, HEAD_FRAC),
+            Source::Head(_) => (HEAD_MAGNITUDE, HEAD_FRAC),
             Source::Surprisal { .. } => (SURPRISAL_MAGNITUDE, SURPRISAL_FRAC),
             Source::Noisy(_) => {
                 // Each query so far has given a token a probability of at most 1 in each head.
@@ -217,28 +238,34 @@ impl<E: Select> ByScore<E> {
 
     /// Evicts all but `keep` tokens.
     fn evict(&mut self, engine: &mut E, layer: usize, keep: usize, store: &mut Store<E>) -> Result<(), Error> {
-        let tokens = store.len();
-        let recent = self.settings.recent.min(keep.div_ceil(2));
-        let old = tokens - recent;
-        let known = self.known[layer].take();
-        if keep == recent {
-            eviction::keep_latest(store, old);
-            self.known[layer] = known.filter(|known| known.tokens() == tokens).map(|known| known.from(old));
+        let schedule = self.settings.schedule;
+        let guard = schedule.guarded(schedule.budget_of(store.piece().prompt));
+        let rows = Rows::divide(store, guard, keep, self.settings.recent.min(keep.div_ceil(2)));
+        let (tokens, old) = (store.len(), rows.candidates.end);
+        let known = match self.known[layer].take() {
+            Some(known) if known.tokens() == tokens => Some(known.map(|scores| rows.follow(scores, 1))),
+            // Squares of norms are known for the first rows only. If rows moved, they are computed anew.
+            known => known.filter(|_| !rows.moved()),
+        };
+        if rows.stay == 0 {
+            rows.keep_no_candidate(store);
+            self.known[layer] = known.filter(|known| known.tokens() == tokens).map(|known| rows.spare(&known));
             return Ok(());
         }
         let known = self.complete(engine, layer, known, old, store)?;
-        let how = self.settings.ranking(engine, keep - recent, known.ceiling, store)?;
-        let candidates = self.candidates(engine, &known.scores, old, keep)?;
+        let how = self.settings.ranking(engine, rows.stay, known.ceiling, store)?;
+        let candidates = self.candidates(engine, &known.scores, rows.candidates.clone(), keep)?;
         let best = eviction::choose(engine, &candidates, &how)?;
         self.known[layer] = Some(if self.settings.source == Source::Norm {
             // Squares of norms take more bits than keys and values, and are gathered on their own.
-            eviction::keep(engine, store, &best, old, PerKv)?;
-            let rows = known.scores.shape()[0];
-            let squares = known.scores.reshape(&[rows, old, 1]);
+            eviction::keep(engine, store, &best, rows.candidates.clone(), PerKv)?;
+            let (heads, candidates) = (known.scores.shape()[0], rows.candidates.clone());
+            let squares = known.scores.slice(1, candidates.clone()).reshape(&[heads, candidates.len(), 1]);
             let left = engine.gather(&best, Right::Fresh(&squares), how.magnitude)?;
-            Scores { scores: left.reshape(&[rows, keep - recent]), ..known }
+            let left = left.reshape(&[heads, rows.stay]);
+            known.map(|all| eviction::replaced(all, 1, candidates.clone(), &left))
         } else {
-            eviction::keep_scored(engine, store, &best, old, &known, how.magnitude, PerKv)?
+            eviction::keep_scored(engine, store, &best, rows.candidates, &known, how.magnitude, PerKv)?
         });
         Ok(())
     }
@@ -269,15 +296,23 @@ impl<E: Select> ByScore<E> {
             None => fresh,
         };
         let moved = engine.ceiling(Origin::Moved { magnitude: NORM_MAGNITUDE })?;
-        Ok(Scores { scores, ceiling: engine.ceiling(Origin::Squares)?.max(moved) })
+        Ok(Scores { scores, earlier: None, ceiling: engine.ceiling(Origin::Squares)?.max(moved) })
     }
 
-    /// The scores that rank the first `old` tokens. `keep` tokens will stay, of these and of the tokens after them.
-    fn candidates(&self, engine: &mut E, scores: &E::Tensor, old: usize, keep: usize) -> Result<E::Tensor, Error> {
-        let scores = scores.slice(1, 0..old);
+    /// The scores that rank the rows `range`. `keep` tokens will stay, of these and of the other rows.
+    fn candidates(
+        &self,
+        engine: &mut E,
+        scores: &E::Tensor,
+        range: Range<usize>,
+        keep: usize,
+    ) -> Result<E::Tensor, Error> {
+        let scores = scores.slice(1, range.clone());
         let Source::Surprisal { sinks } = self.settings.source else { return Ok(scores) };
-        let lift = |(_, token)| if token < sinks.min(keep / 4) { SINK } else { 0.0 };
-        let lift = engine.public(&Array2::from_shape_fn((scores.shape()[0], old), lift).into_dyn());
+        // Half of the guarded rows, or all of them, are first tokens already.
+        let sinks = sinks.min(keep / 4).saturating_sub(range.start.div_ceil(2));
+        let lift = |(_, token)| if token < sinks { SINK } else { 0.0 };
+        let lift = engine.public(&Array2::from_shape_fn((scores.shape()[0], range.len()), lift).into_dyn());
         engine.add(&scores, &lift)
     }
 }
@@ -302,7 +337,7 @@ impl<E: Select> Policy<E> for ByScore<E> {
 
     fn wants_scores(&self) -> Option<ScoreSource> {
         match self.settings.source {
-            Source::Head => Some(ScoreSource::ScoringHead),
+            Source::Head(_) => Some(ScoreSource::ScoringHead),
             Source::Surprisal { .. } => Some(ScoreSource::Surprisal),
             Source::Norm | Source::Noisy(_) => None,
         }
@@ -312,9 +347,10 @@ impl<E: Select> Policy<E> for ByScore<E> {
         let fresh = scores.permute(&[1, 0]);
         self.known[layer] = Some(match self.known[layer].take() {
             Some(known) => {
-                Scores { scores: E::Tensor::concat(1, &[&known.scores, &fresh]), ceiling: ceiling.max(known.ceiling) }
+                let scores = E::Tensor::concat(1, &[&known.scores, &fresh]);
+                Scores { scores, earlier: None, ceiling: ceiling.max(known.ceiling) }
             }
-            None => Scores { scores: fresh, ceiling },
+            None => Scores { scores: fresh, earlier: None, ceiling },
         });
     }
 
