@@ -191,11 +191,8 @@ fn plan_costs(
     let bar = passes(rows.len());
     rows.par_iter_mut().try_for_each(|(at, row)| {
         // Learned columns of a policy change the shape of the model.
-        let learned = row
-            .policy
-            .scoring_head()
-            .map(|_| public_model(model, &row.policy, &Stated::default()))
-            .transpose()?;
+        let learned =
+            row.policy.scoring_head().map(|_| public_model(model, &row.policy, &Stated::default())).transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let phases = Phases::Two;
         let mut terms = Terms::in_phases(phases).policy(row.policy.clone()).cores(cores).over(link)?;

@@ -22,6 +22,18 @@ fn columns_are_fitted_once_and_then_serve_a_policy() {
     let report = json(&mut waggle(&demo));
     assert_eq!(report["token_agreement"], 1.0, "{report}");
 
+    // The other scores are columns of other files, which each serve their own policy alone.
+    for head in ["qfilters", "keydiff"] {
+        let float = || {
+            waggle(&format!("float --model {model} --prompt-ids 5,6,7,8,9,10,11 --tokens 4 --policy {head}:budget=6"))
+        };
+        let (file, line) = (format!("{head}.safetensors"), format!("waggle fit {head}"));
+        fails(&mut float(), 1, [file.as_str(), line.as_str()]);
+        let shown = succeed(&mut waggle(&format!("fit {head} --model {model} --text {text} --context 32")));
+        assert!(shown.contains("layer 3: correlation"), "{shown}");
+        assert!(!succeed(&mut float()).is_empty());
+    }
+
     // Too little text, and a distance that leaves nothing to learn from.
     let error = fail(&mut waggle(&format!("fit kvzap --model {model} --text {text} --context 200")), 1);
     assert!(error.contains("a fit needs 5 sequences of 200 tokens"), "{error}");

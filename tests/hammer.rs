@@ -129,9 +129,10 @@ fn draw(rng: &mut StdRng) -> Vec<String> {
 
 /// A policy with a budget and options.
 fn policy(rng: &mut StdRng) -> String {
-    const VOTE: &[&str] = &["window=4", "kernel=1", "kernel=3", "prefill=6", "topk=shuffle-reveal", "topk=sort"];
-    const ROLL: &[&str] = &["block=2", "topk=shuffle-reveal", "topk=sort"];
-    const KEEP: &[&str] = &["recent=2", "prefill=6", "topk=shuffle-reveal", "topk=sort"];
+    const VOTE: &[&str] =
+        &["window=4", "kernel=1", "kernel=3", "prefill=6", "guard=0.2", "topk=shuffle-reveal", "topk=sort"];
+    const ROLL: &[&str] = &["block=2", "guard=0.2", "topk=shuffle-reveal", "topk=sort"];
+    const KEEP: &[&str] = &["recent=2", "prefill=6", "guard=0.2", "topk=shuffle-reveal", "topk=sort"];
     const CLUSTER: &[&str] = &[
         "topk=rank",
         "topk=sort",
@@ -145,7 +146,7 @@ fn policy(rng: &mut StdRng) -> String {
         "select=per-kv",
         "dense=1",
     ];
-    let policies: [(&str, &[&str]); 15] = [
+    let policies: [(&str, &[&str]); 18] = [
         ("full", &[]),
         ("streaming", &["sinks=1"]),
         ("random", &[]),
@@ -154,9 +155,12 @@ fn policy(rng: &mut StdRng) -> String {
         ("squeeze", VOTE),
         ("mpcache-2pc", VOTE),
         ("h2o", ROLL),
+        ("scissorhands", ROLL),
+        ("alisa", ROLL),
         ("tova", ROLL),
         ("knorm", KEEP),
         ("kvzap", KEEP),
+        ("keydiff", KEEP),
         ("keyformer", KEEP),
         ("mpcache", CLUSTER),
         ("mpcache-scores", CLUSTER),

@@ -116,6 +116,10 @@ fn bundled_models() {
     // Heads that hold different tokens, which they lose while text is generated. Three layers keep as many.
     compare("shakespeare-gpt2", &[1; 20], 6, "--preprocess --policy duo:heads=3.5.8.9,budget=12,block=2");
     compare("shakespeare-llama", &[1; 20], 6, "--policy razor:heads=1,budget=12,block=2");
+    // Rows that no eviction takes, and sums that forget.
+    compare("shakespeare-llama", &[1; 20], 6, "--preprocess --policy razor:heads=1,budget=12,block=2,guard=0.2");
+    compare("shakespeare-gpt2", &[1; 20], 6, "--preprocess --policy alisa:budget=12,block=2,guard=0.2,topk=sort");
+    compare("shakespeare-gpt2", &[1; 20], 6, "--policy snapkv:budget=12,prefill=8,window=3,guard=0.2,topk=sort");
     // A cache that is gathered from, and whose clusters close while tokens come in.
     compare("shakespeare-gpt2", &[1; 40], 4, "--preprocess --policy mpcache:budget=0.25,clusters=4/2,static=1");
     // A matrix with columns for learned scores, and a cut while text is generated.

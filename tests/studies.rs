@@ -25,7 +25,7 @@ const POLICIES: &str = "mpcache;mpcache:similarity=box,topk=sort;mpcache:similar
                         quest:clusters=4,sinks=4;arkvale:clusters=4,sinks=4;random;\
                         snapkv:window=8,prefill=12;pyramid;knorm:recent=4;knorm:recent=4,prefill=12;\
                         squeeze:window=8;kvzap:recent=4;kvzap:recent=4,prefill=12;keyformer:recent=4;sirllm:recent=4;\
-                        duo:heads=1,block=4;razor:heads=2,block=4;fastgen";
+                        duo:heads=1,block=4;razor:heads=2,block=4;fastgen;snapkv:window=8,guard=0.2;h2o:guard=0.2;scissorhands:window=8;alisa";
 
 /// The rows of a study of `model`.
 fn study(model: &str) -> Value {

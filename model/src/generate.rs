@@ -137,7 +137,8 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         }
         // A cache may be read by a policy without a name.
         let head = options.policy.scoring_head().or(model.scoring_head());
-        if cache.wants_scores() == Some(ScoreSource::ScoringHead) && (head.is_none() || model.scoring_head() != head) {
+        if cache.wants_scores() == Some(ScoreSource::ScoringHead) && (head.is_none() || model.scoring_head() != head)
+        {
             return Err(Error::NotLearned);
         }
         // The text of an encoder is not read again.

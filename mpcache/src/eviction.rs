@@ -187,9 +187,7 @@ pub(crate) fn scored_payload<E: Select>(
     range: Range<usize>,
 ) -> E::Tensor {
     let pairs = each.payload(&store.pairs_by_head(range.clone()), store.heads());
-    let column = |scores: &E::Tensor| {
-        scores.slice(1, range.clone()).reshape(&[pairs.shape()[0], range.len(), 1])
-    };
+    let column = |scores: &E::Tensor| scores.slice(1, range.clone()).reshape(&[pairs.shape()[0], range.len(), 1]);
     let scores: Vec<E::Tensor> = std::iter::once(&known.scores).chain(&known.earlier).map(column).collect();
     E::Tensor::concat(2, &std::iter::once(&pairs).chain(&scores).collect::<Vec<_>>())
 }

@@ -153,13 +153,7 @@ impl Head {
 
     /// Calls `evict` with the tokens that are not spared alone, with how many of these stay, and with how many of
     /// these stay because they are the latest: of `latest` tokens, those that are spared from now on do not count.
-    fn but_spared(
-        &mut self,
-        seen: &Seen,
-        keep: usize,
-        latest: usize,
-        evict: impl FnOnce(&mut Head, usize, usize),
-    ) {
+    fn but_spared(&mut self, seen: &Seen, keep: usize, latest: usize, evict: impl FnOnce(&mut Head, usize, usize)) {
         let ended = seen.tokens >= seen.prompt;
         let end = if ended { seen.prompt - seen.guard..seen.prompt } else { 0..0 };
         let stays = |token: &usize| *token < seen.guard || end.contains(token);

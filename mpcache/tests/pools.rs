@@ -143,6 +143,8 @@ fn budgets_in_tokens_serve_shorter_prompts() {
         "keyformer:budget=16,block=2,recent=4,prefill=16",
         "duo:heads=1.2,budget=16,block=2,prefill=16",
         "razor:heads=1.0,budget=16,block=2",
+        "razor:heads=1.0,budget=16,block=2,guard=0.2",
+        "alisa:budget=16,block=2,guard=0.2",
     ]
     .into_iter()
     .flat_map(serves_every_prompt)

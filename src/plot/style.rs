@@ -86,7 +86,7 @@ impl Part {
 }
 
 /// The styles of the policies. They never change, because plots of different papers are compared.
-const POLICIES: [(&str, RGBColor, Marker, bool, Dash); 22] = [
+const POLICIES: [(&str, RGBColor, Marker, bool, Dash); 26] = [
     ("mpcache", BLUE, Circle, false, SOLID),
     ("mpcache-2pc", RED, Diamond, false, SOLID),
     ("mpcache-scores", SKY, Square, false, DASHED),
@@ -95,12 +95,16 @@ const POLICIES: [(&str, RGBColor, Marker, bool, Dash); 22] = [
     ("infllm", OLIVE, Left, false, DASHED),
     ("longcache", OLIVE, Right, true, DOTTED),
     ("h2o", ORANGE, Square, false, SOLID),
+    ("scissorhands", ORANGE, Diamond, false, DOTTED),
+    ("alisa", ORANGE, Down, true, LONG),
     ("tova", ORANGE, Up, true, DASHED),
     ("snapkv", PURPLE, Down, false, SOLID),
     ("pyramid", PURPLE, Up, false, DASHED),
     ("squeeze", PURPLE, Square, true, DOTTED),
     ("knorm", PINK, Diamond, true, DASHED),
     ("kvzap", PINK, Circle, false, LONG),
+    ("qfilters", PINK, Up, false, DOTTED),
+    ("keydiff", PINK, Square, true, SOLID),
     ("keyformer", RED, Left, true, DOTTED),
     ("sirllm", SKY, Star, false, DOTTED),
     ("duo", BLUE, Star, false, DASHED),

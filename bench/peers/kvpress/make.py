@@ -6,7 +6,7 @@
 Both programs read the tiny checkpoint `model/tests/data/families/llama3` (3 layers, 4 query heads, 2 key/value heads)
 in f32. The prompt is its longer text, the continuation begins the shorter one. For each policy of Waggle with options
 the file says which tokens kvpress keeps by layer and key/value head when the last token of the continuation comes,
-and the logits after every token of the continuation. Where the rules of the programs differ, `plain` is what kvpress
+and the logits after every token of the continuation. `scored` has what scores keep that Waggle learns. Where the rules of the programs differ, `plain` is what kvpress
 keeps as it is, and the rest is by our rules. `model/tests/all/kvpress.rs` reads the file. Equal versions give equal
 files.
 """
@@ -22,17 +22,20 @@ import transformers
 from kvpress import (
     DecodingPress,
     DuoAttentionPress,
+    KeyDiffPress,
     KnormPress,
     KVzapPress,
     ObservedAttentionPress,
     PerLayerCompressionPress,
     PrefillDecodingPress,
     PyramidKVPress,
+    QFilterPress,
     SnapKVPress,
     StreamingLLMPress,
     TOVAPress,
 )
 from kvpress.presses.kvzap_press import KVzapConfig, KVzapModel
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 CHECKPOINT = Path(__file__).parents[3] / "model/tests/data/families/llama3"
 
@@ -146,6 +149,23 @@ def policies():
     ]
 
 
+class OwnFilters(QFilterPress):
+    """Filters from the prompt itself, because those of this checkpoint are not published."""
+
+    def post_init_from_model(self, model):
+        pass
+
+    def score(self, module, hidden_states, keys, values, attentions, kwargs):
+        heads = (module.config.num_key_value_heads, -1, module.head_dim)
+        queries = module.q_proj(hidden_states).unflatten(-1, (-1, module.head_dim)).transpose(1, 2)
+        queries, _ = apply_rotary_pos_emb(queries, queries, *kwargs["position_embeddings"])
+        queries = queries.reshape(heads)
+        filters = torch.linalg.svd(queries, full_matrices=False).Vh[:, 0]
+        filters *= (filters * queries.mean(1)).sum(-1, keepdim=True).sign()
+        self.q_filters = [-filters if i == module.layer_idx else None for i in range(module.layer_idx + 1)]
+        return super().score(module, hidden_states, keys, values, attentions, kwargs)
+
+
 class Seen:
     """The keys of all tokens that each layer ever saw: by these it finds which tokens a cache holds."""
 
@@ -199,8 +219,10 @@ def main():
         if ours:
             found = dict(plain=found["kept"], **run(ours, prompt, continuation))
         runs.append(dict(policy=policy, **found))
+    presses = dict(qfilters=OwnFilters, keydiff=KeyDiffPress)
+    scored = {name: run(keeping(KEPT, press), prompt, continuation)["kept"] for name, press in presses.items()}
     versions = dict(kvpress="0.5.5", torch=torch.__version__, transformers=transformers.__version__)
-    reference = dict(**versions, prompt=prompt, continuation=continuation, columns=columns(), runs=runs)
+    reference = dict(**versions, prompt=prompt, continuation=continuation, columns=columns(), scored=scored, runs=runs)
     Path(sys.argv[1]).write_text(json.dumps(reference, separators=(",", ":")) + "\n")
 
 

@@ -181,7 +181,8 @@ impl<W> Model<W> {
             Ok(head.scale_outputs(style.outputs(), style.logit_scale))
         })?;
         let (spec, embedding, learned) = (spec.clone(), embed, builder.columns.name());
-        let loaded = Loaded { spec, learned, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head };
+        let loaded =
+            Loaded { spec, learned, ropes, embedding, first, positions, segments, by_layer, layers, pooler, head };
         Ok(Model { loaded: Arc::new(loaded), prefix: None })
     }
 

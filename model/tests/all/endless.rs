@@ -91,7 +91,7 @@ fn short_texts_stay_within_their_budget() {
     let files = ModelFiles::open(dir.path()).unwrap();
     let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let fixed = fixed(&files);
-    for name in ["streaming", "h2o", "tova", "snapkv", "pyramid", "squeeze", "knorm", "keyformer"] {
+    for name in ["streaming", "h2o", "alisa", "tova", "snapkv", "pyramid", "squeeze", "knorm", "keyformer"] {
         let policy = format!("{name}:budget=32");
         stays(Float::default, &float, &policy, 32, 6 * STRETCH);
         stays(Fixed::new, &fixed, &policy, 32, 4 * STRETCH);

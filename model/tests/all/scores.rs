@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use ndarray::{Array2, ArrayD};
 use waggle_engine::{Ceiling, Error, Float, FloatLoader, Select};
-use waggle_model::{
-    Checkpoint, GenerateOptions, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Rows, generate,
-};
+use waggle_model::{Checkpoint, GenerateOptions, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Rows, generate};
 use waggle_mpcache::{KvCache, Policy, PolicySpec, ScoreSource, Store, attention};
 use waggle_protocols::{Fixed, FixedLoader};
 

@@ -105,11 +105,13 @@ fn clear<E: Select>(
 }
 
 /// Policies that work in a conversation as in a generation.
-const POLICIES: [&str; 10] = [
+const POLICIES: [&str; 12] = [
     "full",
     "streaming:budget=16,block=4",
     "snapkv:budget=16,block=4,window=4",
     "h2o:budget=16,block=4",
+    "alisa:budget=16,block=4,guard=0.2",
+    "streaming:budget=16,block=4,guard=0.2",
     "tova:budget=16,block=4",
     "pyramid:budget=16,block=4,window=4",
     "keyformer:budget=16,block=4,recent=4",

@@ -26,7 +26,7 @@ const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 3, "n_embd": 16, "n_head": 4, "vocab_size": 23, "n_positions": 128}"#;
 
 /// Policies of every family, with settings under which a short prompt is pruned.
-const POLICIES: [&str; 17] = [
+const POLICIES: [&str; 20] = [
     "full",
     "mpcache:clusters=8/4,budget=0.3",
     "mpcache:clusters=4,share=off,dense=1,static=0.6,window=0.4",
@@ -46,6 +46,9 @@ const POLICIES: [&str; 17] = [
     "keyformer:budget=12,block=3,recent=4,prefill=10",
     "knorm:budget=12,block=3,recent=4",
     "knorm:budget=0.4,recent=4,prefill=9",
+    "keyformer:budget=12,block=3,recent=4,prefill=10,guard=0.2",
+    "scissorhands:budget=0.4,window=5",
+    "mpcache:clusters=4,share=off,dense=1,static=0.6,window=0.4,guard=0.2",
 ];
 
 /// Policies whose text is certain. `knorm` finds equal norms in the first layer of a LLaMA wherever a token is

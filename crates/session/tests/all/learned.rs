@@ -5,8 +5,8 @@ use std::path::Path;
 
 use waggle_engine::{Float, FloatLoader};
 use waggle_model::{
-    CheckpointError, DType, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, TensorSpec,
-    generate, write_safetensors,
+    CheckpointError, DType, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, TensorSpec, generate,
+    write_safetensors,
 };
 use waggle_mpcache::PolicySpec;
 use waggle_net::{Channel, Role, memory_pair};

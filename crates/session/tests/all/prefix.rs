@@ -88,7 +88,7 @@ fn policies_act_behind_public_tokens() {
     for (at, name) in [
         "streaming:budget=8,sinks=1",
         "duo:heads=1,block=2,budget=0.5",
-        "snapkv:budget=0.5,window=3",
+        "snapkv:budget=0.5,window=3,guard=0.2",
         "keyformer:budget=0.5,recent=3",
         "mpcache:clusters=4/2,budget=0.5",
         "mpcache-scores:budget=0.5",

@@ -63,6 +63,7 @@ fn short_texts_close_clusters_while_they_grow() {
         "knorm:budget=20,block=4,recent=4",
         "kvzap:budget=20,block=4,recent=4",
         "squeeze:budget=20,block=4,window=4,layers=1",
+        "keydiff:budget=20,block=4,recent=4,guard=0.2",
         "keyformer:budget=20,block=4,recent=4,rise=4",
     ];
     agree(files, &ids, 6, &policies);
