@@ -9,7 +9,7 @@ use waggle_report::provenance::Provenance;
 use waggle_report::table::{Cell, Document, Table};
 use waggle_report::{Cost, Phases};
 
-use super::{CompareArgs, differences};
+use super::{CompareArgs, ratio};
 use crate::Error;
 use crate::machine::provenance;
 use crate::progress::passes;
@@ -116,24 +116,26 @@ fn document(comparison: &Comparison, args: &CompareArgs) -> Document {
     let mut document = Document::default();
     let repeats = args.repeat;
     document.note(format!("{repeats} runs of each in turn after {} of warm-up, old and new:", comparison.warm_up));
-    let program = ("program".to_owned(), [Some(old.program.clone()), Some(new.program.clone())]);
-    let traffic = [("bytes", Cost::bytes as fn(&Cost) -> u64), ("flows", |cost| cost.flows)].map(|(what, of)| {
-        let told = |side: &Side| {
-            let mut counts: Vec<u64> = side.samples.iter().map(|phases| of(&phases.total())).collect();
-            counts.dedup();
-            let words: Vec<String> = counts.iter().map(u64::to_string).collect();
-            Some(words.join(", "))
-        };
-        (what.to_owned(), [told(old), told(new)])
-    });
-    let differing = differences(["old".into(), "new".into()], std::iter::once(program).chain(traffic));
-    if differing.is_empty() {
-        document.note("the same program, bytes and flows");
+    if old.program == new.program {
+        document.note("the same program");
     } else {
-        document.table("differences", differing);
+        document.note(format!("old is {}, new is {}", old.program, new.program));
     }
+    document.table("traffic", traffic(old, new));
     document.table("times", times(old, new));
     document
+}
+
+/// A table of bytes and flows of all phases, and their ratio: medians, since some policies send random counts.
+fn traffic(old: &Side, new: &Side) -> Table {
+    let mut table = Table::new(1, [("all phases", ""), ("old", ""), ("new", ""), ("new / old", "")]);
+    for (what, of) in [("bytes", Cost::bytes as fn(&Cost) -> u64), ("flows", |cost| cost.flows)] {
+        let counts = |side: &Side| side.samples.iter().map(|phases| of(&phases.total()) as f64).collect();
+        let [a, b] = [old, new].map(|side| median(counts(side))[0]);
+        let count = |n: f64| Cell::number(n, n.to_string());
+        table.add([Cell::text(what), count(a), count(b), ratio(a, b)]);
+    }
+    table
 }
 
 /// A table of medians in seconds, with the least and the largest, and of the ratios of consecutive runs.
@@ -183,5 +185,12 @@ mod tests {
             (&2.0.into(), &1.0.into(), &3.0.into())
         );
         assert_eq!(json.as_array().unwrap().len(), 2, "nothing else took any time: {json}");
+        let sent = |bytes| {
+            let setup = Cost { bytes_client_to_server: bytes, ..Cost::default() };
+            Side { program: String::new(), samples: vec![Phases { setup, ..Phases::default() }; 3] }
+        };
+        let json = traffic(&sent(200), &sent(300)).json();
+        assert_eq!((&json[0]["new"], &json[0]["new_old"]), (&300.0.into(), &1.5.into()));
+        assert_eq!(json[1]["new_old"], serde_json::Value::Null, "no flows at all");
     }
 }
