@@ -7,6 +7,11 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 const PRIMES: [u64; 4] = [0x3ffffff70001, 0x3ffffffdf0001, 0x3ffffffd20001, 0xffffe80001];
 
+/// Whether `size` is small enough for Miri, which takes hours beyond `limit`. Compiled tests take every size.
+fn fits(limit: usize) -> impl Fn(&usize) -> bool {
+    move |size| !cfg!(miri) || *size <= limit
+}
+
 /// Random polynomials, and polynomials with coefficients at the ends of the range.
 fn inputs(n: usize, p: u64, rng: &mut StdRng) -> Vec<Vec<u64>> {
     let mut random = || (0..n).map(|_| rng.random_range(0..p)).collect::<Vec<u64>>();
@@ -72,7 +77,7 @@ fn products_match_schoolbook() {
 #[test]
 fn backends_agree_to_the_bit() {
     let mut rng = StdRng::seed_from_u64(2);
-    for n in [64, 128, 256, 512, 2048, 4096, 8192, 16384] {
+    for n in [64, 128, 256, 512, 2048, 4096, 8192, 16384].into_iter().filter(fits(512)) {
         for p in PRIMES {
             for input in inputs(n, p, &mut rng) {
                 let mut seen = Vec::new();
@@ -143,7 +148,7 @@ fn long_sums_match_exact_ones() {
 #[test]
 fn subring_transforms_repeat_every_value() {
     let mut rng = StdRng::seed_from_u64(4);
-    for (n, p) in [64, 128, 1024, 4096, 8192].into_iter().flat_map(|n| PRIMES.map(|p| (n, p))) {
+    for (n, p) in [64, 128, 1024, 4096, 8192].into_iter().filter(fits(1024)).flat_map(|n| PRIMES.map(|p| (n, p))) {
         for log in 0..=(n / MIN_POINTS).trailing_zeros() {
             let (run, points) = (1 << log, n >> log);
             let mut signed: Vec<i64> = (0..points).map(|_| rng.random_range(1 - p as i64..p as i64)).collect();
@@ -166,7 +171,7 @@ fn subring_transforms_repeat_every_value() {
 #[test]
 fn rows_of_weights_are_transforms_side_by_side() {
     let mut rng = StdRng::seed_from_u64(6);
-    for (n, p) in [64, 512, 4096].into_iter().flat_map(|n| PRIMES.map(|p| (n, p))) {
+    for (n, p) in [64, 512, 4096].into_iter().filter(fits(512)).flat_map(|n| PRIMES.map(|p| (n, p))) {
         let portable = TfheNtt::new(n, p).unwrap();
         for points in (0..=(n / MIN_POINTS).trailing_zeros()).map(|log| n >> log) {
             for given in [64, 128, points / 2, points].into_iter().filter(|g| g % 64 == 0 && *g <= points) {
@@ -204,6 +209,7 @@ fn products_of_matrices_match_sums_of_products() {
     for (p, ntt) in PRIMES.iter().flat_map(|&p| backends(64, p).unwrap().into_iter().map(move |ntt| (p, ntt))) {
         for (tiles, terms, vectors) in (1..=TILES)
             .flat_map(|tiles| [1, 2, 7, 8, 9, 127, 128, 129, 300].map(|terms| (tiles, terms, 2 + 2 * (terms % 2))))
+            .filter(|(_, terms, _)| fits(9)(terms))
         {
             let mut any = |kind: usize| match kind {
                 0 => p - 1,
