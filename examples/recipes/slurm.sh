@@ -7,6 +7,7 @@
 #
 #   sbatch --array=3 examples/recipes/slurm.sh /shared/juliet.pool 8 --prompt-len 64 --tokens 40
 #
+# Submitted from elsewhere, it finds the other recipes by WAGGLE_RECIPES, their folder.
 # The number of parts is an argument, because the size of the array changes when one part is made again.
 #SBATCH --job-name=waggle-pool
 #SBATCH --cpus-per-task=2
@@ -19,5 +20,5 @@ fi
 pool=$1 of=$2
 shift 2
 # Slurm runs a copy of this file, from another place.
-recipes=${WAGGLE_RECIPES:-${SLURM_SUBMIT_DIR:-.}/recipes}
+recipes=${WAGGLE_RECIPES:-${SLURM_SUBMIT_DIR:-.}/examples/recipes}
 exec "$recipes/part" "$pool" "$SLURM_ARRAY_TASK_ID/$of" "$@"
