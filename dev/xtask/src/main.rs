@@ -75,7 +75,15 @@ fn dist() -> Result<(), Error> {
     about()?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let target = std::path::absolute(&target).map_err(at(&target))?;
-    run(cargo().args(["build", "--release", "--locked", "--package", "waggle-cli", "--bin", "waggle"]))?;
+    let mut build = cargo();
+    build.args(["rustc", "--release", "--locked", "--package", "waggle-cli", "--bin", "waggle"]);
+    if cfg!(target_os = "linux") {
+        // The program has the C library in it: it runs on every distribution and in an empty root. Without a dynamic
+        // linker to ask for the system call, `getrandom` would open files, which the tokenizer's sandbox does not.
+        build.env("RUSTFLAGS", "--cfg getrandom_backend=\"linux_getrandom\"");
+        build.args(["--", "-C", "target-feature=+crt-static"]);
+    }
+    run(&mut build)?;
     let program = target.join("release").join(format!("waggle{}", env::consts::EXE_SUFFIX));
 
     let name = format!("waggle-{}-{}-{}", env!("CARGO_PKG_VERSION"), env::consts::ARCH, env::consts::OS);
