@@ -12,7 +12,9 @@ use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, LIMIT, Process, Server, json, number, succeed, synthesise, text, until, waggle};
+use crate::support::{
+    Ended, LIMIT, Process, Server, json, number, program, succeed, synthesise, text, until, waggle,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
@@ -242,6 +244,62 @@ fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Dura
         }
     }
     took
+}
+
+fn serve_llama(pools: &str) -> Server {
+    Server::start(&format!("--model shakespeare-llama {pools}"))
+}
+
+/// Two servers of `shakespeare-llama` over one directory fill a pool in parts. The first, which `start` starts over these
+/// pools, is in the midst of a part when `kill` kills it. That part alone is lost, its successor makes it again, and the
+/// text of the pool is the model's.
+pub(crate) fn costs_one_part(start: impl Fn(&str) -> Server, kill: impl FnOnce(&Server)) {
+    const OF: usize = 4;
+    let dir = tempfile::tempdir().unwrap();
+    let (kept, pool) = (dir.path().join("kept"), dir.path().join("a.pool"));
+    let pools = format!("--pools {}", kept.display());
+    let (first, second) = (start(&pools), serve_llama(&pools));
+    // As the recipes of schedulers make a part.
+    let part = |server: &Server, number: usize| {
+        let mut command = program(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/recipes/part"));
+        command.env("WAGGLE", env!("CARGO_BIN_EXE_waggle")).env("WAGGLE_SERVERS", &server.address);
+        command.arg(&pool).arg(format!("{number}/{OF}")).args(["--prompt-len", "7", "--tokens", "16"]);
+        command
+    };
+    let wait_for_files = |files| until(|| (fs::read_dir(&kept).unwrap().count() >= files).then_some(()));
+    let parts = || Stage::ids(dir.path(), &["pool"]);
+    succeed(&mut part(&first, 1));
+    succeed(&mut part(&second, 2));
+    let going_on = Process::start(&mut part(&second, 4));
+    wait_for_files(3);
+    let lost = Process::start(&mut part(&first, 3));
+    wait_for_files(4);
+    kill(&first);
+    let Ended { code, errors, .. } = lost.end(LIMIT);
+    assert_eq!(code, Some(1), "{errors}");
+    first.end(LIMIT);
+    // It sweeps the directory while the other one may still write there.
+    let first = start(&pools);
+    let Ended { code, errors, .. } = going_on.end(5 * LIMIT);
+    assert_eq!(code, Some(0), "{errors}");
+
+    let before = parts();
+    assert_eq!(before.len(), OF - 1, "one part is lost");
+    for number in 1..=OF {
+        succeed(&mut part(&first, number));
+    }
+    let after = parts();
+    assert!(after.len() == OF && after.is_superset(&before), "{before:?} were kept, now {after:?}");
+    let prompt = "--prompt-ids 30,27,25,17,27,10,0 --tokens 16";
+    let spent = json(&mut second.client(&format!("{prompt} --pool {}", pool.display())));
+    let truth = json(&mut waggle(&format!("float --model shakespeare-llama {prompt}")));
+    assert_eq!(spent["tokens"], truth["tokens"]);
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_server_that_dies_costs_the_part_that_it_fills() {
+    costs_one_part(serve_llama, |server| server.signal("KILL"));
 }
 
 #[test]

@@ -103,6 +103,13 @@ fn a_signal_to_rank_0_ends_all_in_good_order_and_a_lost_rank_ends_all() {
     assert!(log.contains("rank 1"), "{log}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_that_dies_costs_the_part_that_its_server_fills() {
+    let start = |pools: &str| Server::run(&mut mpirun(&["shakespeare-llama"; 2], &format!("{FREE} {pools}")));
+    crate::kills::costs_one_part(start, |server| signal(pid_of(server, 1), "KILL"));
+}
+
 #[test]
 fn a_rank_with_another_model_or_none_is_named() {
     let model = "shakespeare-llama";
