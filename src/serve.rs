@@ -22,9 +22,9 @@ use super::{Error, log, out};
 /// others wait in a queue. SIGTERM or SIGINT lets running sessions finish; a second signal ends
 /// the server at once. One line on standard output says when clients may come.
 ///
-/// `mpirun -n RANKS waggle serve ...`, where waggle was built with `--features mpi`, spreads the products of the
-/// online phase over ranks, which may be on several hosts. Rank 0 serves; every rank opens the same --model and
-/// touches its own columns of each matrix. Correlations are made on rank 0, which reads all of the model for them.
+/// `mpirun -n RANKS waggle serve ...`, where waggle was built with `--features mpi`, spreads products with weights,
+/// online and in preparation, over ranks, which may be on several hosts. Rank 0 serves; every rank opens the same
+/// --model and touches its own columns of each matrix. Products in one phase are made on rank 0 alone.
 /// MPI encrypts nothing: masked inputs and products with the weights travel openly between the ranks, and together
 /// they give the weights away, so their network must be the server's own.
 #[derive(Args, Debug)]
