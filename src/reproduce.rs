@@ -152,14 +152,14 @@ pub(super) fn run(args: ReproduceArgs) -> Result<(), Error> {
 }
 
 impl ReproduceArgs {
-    /// This program's sessions for `figure`; none if the program has no such shape.
+    /// This program's sessions for `figure`; none if the program has no such shape, or plans no such part.
     fn sessions(
         &self,
         figure: &Figure,
         policy: &PolicySpec,
         calibrated: Option<&Calibrated>,
     ) -> Result<Vec<Ours>, Error> {
-        if shape(&figure.model).is_none() {
+        if figure.detail.is_some() || shape(&figure.model).is_none() {
             return Ok(Vec::new());
         }
         let weights = self.run.then(|| self.weights(&figure.model)).transpose()?;

@@ -305,7 +305,7 @@ fn a_papers_rows_stand_beside_ours() {
     assert!(run.iter().all(|row| number(row, "total_measured_seconds") > 0.0), "{run:?}");
     assert!(number(&run[2], "faster_measured") > 0.0 && run[2]["total_network_seconds"].is_null(), "{run:?}");
     assert!(fail(&mut waggle("reproduce mpcache 1 --run --model nothing"), 1).contains("waggle demo: "));
-    assert!(fail(&mut waggle("reproduce mpcache 99"), 1).contains("mpcache has no row 99, only 1 to 7"));
+    assert!(fail(&mut waggle("reproduce mpcache 99"), 1).contains("mpcache has no row 99, only 1 to 12"));
     assert!(fail(&mut waggle("reproduce gazelle"), 2).contains("bumblebee"));
 }
 

@@ -44,6 +44,8 @@ pub struct Figure {
     pub uncached: bool,
     /// Number of tokens: the input's for a pass, or those before a decoded token. Not every source states it.
     pub tokens: Option<usize>,
+    /// What narrows the work, such as `one block of twelve`. Waggle plans nothing beside such a figure.
+    pub detail: Option<String>,
     /// In an ablation, Waggle's policy that corresponds to the system.
     pub policy: Option<PolicySpec>,
     link: Option<String>,
@@ -51,6 +53,9 @@ pub struct Figure {
     pub phase: Extent,
     /// The machines that compute, which the system trusts not to collude.
     pub trust: Trust,
+    /// Whether the system withstands a party that deviates from the protocol. All others are semi-honest.
+    #[serde(default)]
+    pub malicious: bool,
     /// Seconds that the source measured.
     pub measured_seconds: Option<f64>,
     /// Bytes in both directions.
@@ -157,12 +162,19 @@ impl Figure {
         };
         let tokens = self.tokens.map(|tokens| format!(" {between} {tokens}")).unwrap_or_default();
         let cache = if self.uncached { " without a cache" } else { "" };
-        format!("{}, {}{tokens}{cache}", self.model, self.work.name())
+        let detail = self.detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
+        format!("{}, {}{tokens}{cache}{detail}", self.model, self.work.name())
     }
 
     /// The unit of work with which Waggle does the same. A token without a cache is a pass.
     pub fn ours(&self) -> Work {
         if self.uncached { Work::Pass } else { self.work }
+    }
+
+    /// Whom users trust: the machines, and that they follow the protocol unless the system is secure without that.
+    pub fn trusted(&self) -> String {
+        let deviation = if self.malicious { ", malicious" } else { "" };
+        format!("{}{deviation}", self.trust.name())
     }
 
     /// The network between the machines, if the source states one that can be parsed.
@@ -188,9 +200,12 @@ impl Figure {
     /// Remarks on the figure for readers. The first says whether the system is broken.
     pub fn remarks(&self) -> String {
         let broken = self.broken.as_ref().map(|attack| format!("BROKEN: {attack}"));
-        // In an ablation the factor has a column.
-        let faster = self.faster.filter(|_| self.policy.is_none()).map(|times| format!("{times} times faster"));
-        broken.into_iter().chain(faster).chain(self.remark.clone()).collect::<Vec<_>>().join("; ")
+        // In an ablation factors have columns.
+        let factor = |times: Option<f64>, what| {
+            times.filter(|_| self.policy.is_none()).map(|times| format!("{times} times {what}"))
+        };
+        let factors = factor(self.faster, "faster").into_iter().chain(factor(self.fewer, "fewer bytes"));
+        broken.into_iter().chain(factors).chain(self.remark.clone()).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -239,6 +254,17 @@ mod tests {
             assert!(found.iter().any(|name| entry.contains(&format!("\n  {name} = {{"))), "{entry}");
         }
         assert!(text.contains(r"ponyyuhan/SUF\_new") && text.contains(r"Bumblebee \& BOLT"), "{text}");
+    }
+
+    #[test]
+    fn what_is_malicious_narrow_or_relative_says_so() {
+        let of = |system| PUBLISHED.figures.iter().find(|figure| figure.system == system).expect(system);
+        assert_eq!(of("Mosformer").trusted(), "three parties, malicious");
+        assert_eq!(of("Mosformer, semi-honest").trusted(), "three parties");
+        assert_eq!(of("CryptoGen").what(), "gpt2, a token after 128");
+        let gather = of("MPCache, clusters");
+        assert_eq!(gather.what(), "any model, a token: gather alone, T = 1024 in C = 64 clusters");
+        assert!(gather.remarks().starts_with("73.5 times faster; 369.8 times fewer bytes; "), "{gather:?}");
     }
 
     #[test]

@@ -251,13 +251,14 @@ fn factors(
 }
 
 fn source(row: usize, figure: &Figure) -> [Cell; 9] {
-    let unknown = shape(&figure.model).is_none().then(|| format!("Waggle has no shape {}", figure.model));
+    let unknown = (figure.detail.is_none() && shape(&figure.model).is_none())
+        .then(|| format!("Waggle has no shape {}", figure.model));
     let reason = figure.reason.as_ref().map(|page| format!("why ours differs: {page}"));
     let remarks = [figure.remarks()].into_iter().chain(unknown).chain(reason).filter(|remark| !remark.is_empty());
     [
         Cell::count(row as u64),
         Cell::text(figure.system.clone()),
-        Cell::text(figure.trust.name()),
+        Cell::text(figure.trusted()),
         Cell::text(figure.link_name()),
         Cell::text(figure.hardware.clone()),
         Cell::text(figure.known.name()),
