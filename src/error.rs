@@ -56,10 +56,12 @@ pub(super) enum Error {
     /// A cell of a sweep failed.
     #[error("{cell}")]
     Cell { cell: String, source: Box<Error> },
+    #[error("the keys and values of one text take {cache} bytes, more than --memory {memory}")]
+    CacheTooLarge { cache: u64, memory: u64 },
     #[error("--positions raises those of shapes and of `config.json` files; {0} is neither")]
     PositionsOfWeights(String),
     #[error(transparent)]
-    Column(waggle_report::table::NoColumn),
+    Column(waggle_report::table::LayoutError),
     #[error("{paper} has no row {row}, only 1 to {rows}")]
     NoRow { paper: String, row: usize, rows: usize },
     /// A run of a comparison failed.

@@ -15,7 +15,7 @@ use waggle_model::ModelFiles;
 use waggle_mpcache::PolicySpec;
 use waggle_protocols::Cores;
 use waggle_session::PublicPrefix;
-use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
+use waggle_study::cost::{Phases, Piece, Sessions, Work, WorkCost};
 use waggle_study::eval::{
     Candidate, Sequence, StudyReport, Subject, TASKS, Task, TaskInput, TokenCost, candidates, evaluation,
     passes as passes_of, widest,
@@ -79,15 +79,16 @@ pub(super) struct EvalArgs {
     /// 0.05,0.1,0.25,0.5,1].
     #[arg(long, value_name = "B,B", value_delimiter = ',', num_args = 1)]
     budgets: Option<Vec<f64>>,
-    /// Tokens of a sequence of text, or at most of another task's [default: 256 of a text, else the model's
-    /// positions].
+    /// Tokens of a sequence of text, or at most of another task's [default: 256 of a text and of
+    /// the rest of one, else the model's positions].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Tokens that go through the model at once; what follows is scored [default: half of a text, four fifths of a
     /// recall sequence; the other tasks choose it].
     #[arg(long, value_name = "P")]
     prompt: Option<usize>,
-    /// Sequences [default: 4 of a text, all of the data, 16 of key-value, 1 for each length and depth of needle].
+    /// Sequences [default: 4 of a text, all of the data, 16 of key-value, of rouge-2 and rouge-l, 1 for each length and
+    /// depth of needle].
     #[arg(long, value_name = "S", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     sequences: Option<usize>,
     /// Engine of the study: f32, fixed point in the clear, or two parties in this process.
@@ -182,6 +183,7 @@ fn plan_costs(
     let Some(longest) = sequences.iter().max_by_key(|sequence| sequence.ids().len()) else { return Ok(()) };
     // The first pass is over the prompt and not planned here. If it is the only pass, the token after it is planned.
     let (prompt, tokens) = (longest.prompt(), longest.passes().saturating_sub(1).max(1));
+    let piece = Piece { work: Work::Token, texts: 1, length: prompt, tokens };
     let shape = link.shape();
     let setting = calibrated.and_then(|calibrated| calibrated.machines.setting(cores, shape));
     machine::note_others(calibrated, &[cores]);
@@ -197,7 +199,7 @@ fn plan_costs(
         let phases = Phases::Two;
         let mut terms = Terms::in_phases(phases).policy(row.policy.clone()).cores(cores).over(link)?;
         terms.prefix = if *at == 0 { prefix.map(PublicPrefix::whole) } else { prefix.cloned() };
-        let cost = Sessions::plan(public, &terms, shape, setting.as_ref(), Work::Token, prompt, tokens)?.whole();
+        let cost = Sessions::plan(public, &terms, shape, setting.as_ref(), piece)?.whole();
         let WorkCost { online, prepared, prepared_prompt, .. } = cost;
         let total = cost.total();
         row.cost = Some(TokenCost {

@@ -217,6 +217,10 @@ pub(super) struct FormatArgs {
     /// Write these columns alone, in this order, by the names that --format csv gives them.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     columns: Vec<String>,
+    /// Write these rows alone: those with this value in this column, both as --format csv has them. Several values of
+    /// one column may be given.
+    #[arg(long = "where", value_name = "NAME=VALUE", value_parser = of_column)]
+    rows: Vec<(String, String)>,
     /// Caption of the table in LaTeX.
     #[arg(long, value_name = "TEXT")]
     caption: Option<String>,
@@ -226,6 +230,11 @@ pub(super) struct FormatArgs {
     /// Set the table of LaTeX across the page, not in one of its columns.
     #[arg(long)]
     wide: bool,
+}
+
+fn of_column(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE is expected")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 impl FormatArgs {
@@ -245,8 +254,8 @@ impl FormatArgs {
     }
 
     fn laid_out(&self, tables: impl Into<Document>) -> Result<Document, Error> {
-        let FormatArgs { columns, caption, label, wide, .. } = self.clone();
-        tables.into().laid_out(&Layout { columns, caption, label, wide }).map_err(Error::Column)
+        let FormatArgs { columns, rows, caption, label, wide, .. } = self.clone();
+        tables.into().laid_out(&Layout { columns, rows, caption, label, wide }).map_err(Error::Column)
     }
 }
 

@@ -14,7 +14,7 @@ use waggle_net::LinkShape;
 use waggle_protocols::Cores;
 use waggle_report::table::Document;
 use waggle_report::{Cost, Report, bytes};
-use waggle_study::cost::{Phases, Sessions, Work};
+use waggle_study::cost::{Phases, Piece, Sessions, Work};
 use waggle_study::published::{Figure, Published, papers, published};
 use waggle_study::reproduce::{Amounts, Comparison, Ours, TOKENS, helper_bytes};
 
@@ -195,7 +195,8 @@ impl Session<'_> {
         let model = public_model(&self.model, policy, &Stated::default())?;
         let terms = Terms::in_phases(phases).policy(policy.clone()).cores(cores).over(Network::Imitated(link))?;
         let setting = calibrated.and_then(|calibrated| calibrated.machines.setting(cores, Some(link)));
-        let cost = Sessions::plan(&model, &terms, Some(link), setting.as_ref(), work, tokens, TOKENS)?.whole();
+        let piece = Piece { work, texts: 1, length: tokens, tokens: TOKENS };
+        let cost = Sessions::plan(&model, &terms, Some(link), setting.as_ref(), piece)?.whole();
         let (prepared, online, set_up) = (cost.prepared.into(), cost.online.into(), cost.setup.bytes());
         Ok(Ours { phases, tokens, link, cores: Some(cores.to_string()), prepared, online, set_up })
     }

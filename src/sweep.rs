@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use waggle_protocols::Cores;
 use waggle_report::provenance::Provenance;
 use waggle_session::PublicPrefix;
 use waggle_session::party::{self, PublicModel};
-use waggle_study::cost::{Phases, Sessions, Work, WorkCost};
+use waggle_study::cost::{Phases, Piece, Sessions, Work, WorkCost};
 use waggle_study::sweep::{Choice, Planned, SWEEP_VERSION, Sweep};
 
 use super::Error;
@@ -43,6 +44,14 @@ pub(super) struct SweepArgs {
     /// Tokens of the prompt, or of the pass.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "128,512")]
     contexts: Vec<usize>,
+    /// Texts of that length that the model reads side by side, as of `plan --texts`. The table then also has what
+    /// either party's cache holds, and tokens a second: each step gives one to each.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    texts: Vec<usize>,
+    /// Read as many texts side by side as a party can hold in so many bytes: keys and values with their masks, after
+    /// the last token.
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["texts", "pass"])]
+    memory: Option<u64>,
     /// Public tokens before the prompt, as of `generate --public-prefix`.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0")]
     public_lens: Vec<usize>,
@@ -200,7 +209,8 @@ impl SweepArgs {
         for name in &self.models {
             let models = policies.iter().map(|policy| self.model(name, policy)).collect::<Result<Vec<_>, _>>()?;
             let contexts: Vec<_> = product(&self.contexts, &self.public_lens).collect();
-            for ((&(&context, &public), &link), (&phases, &cores)) in product(&contexts, &self.links.0)
+            let texts: Vec<_> = product(&contexts, &self.texts).collect();
+            for ((&(&(&context, &public), &texts), &link), (&phases, &cores)) in product(&texts, &self.links.0)
                 .flat_map(|outer| product(&self.phases, cores).map(move |inner| (outer, inner)))
             {
                 let prefix = PublicPrefix::planned(public, &self.prefix_policy);
@@ -218,6 +228,7 @@ impl SweepArgs {
                         },
                         work,
                         context,
+                        texts,
                         public_tokens: public,
                         public_policy: prefix.as_ref().map(|prefix| prefix.policy().clone()),
                         policy: (*policy).clone(),
@@ -229,7 +240,11 @@ impl SweepArgs {
                     };
                     let terms = Terms::in_phases(phases).policy((*policy).clone()).cores(cores);
                     let terms = party::Terms { prefix: prefix.clone(), ..terms.over(Network::Imitated(link))? };
-                    tasks.push(Task { choice, model: model.clone(), link, terms, setting: setting.clone() });
+                    let mut task = Task { choice, model: model.clone(), link, terms, setting: setting.clone() };
+                    if let Some(memory) = self.memory {
+                        task.choice.texts = fitting(&task, memory)?;
+                    }
+                    tasks.push(task);
                 }
             }
         }
@@ -310,12 +325,29 @@ fn file_name(choice: &Choice) -> String {
     name.chars().map(plain).collect::<String>() + ".json"
 }
 
-fn planned(task: &Task, by: By) -> Result<Planned, Error> {
+fn sessions(task: &Task) -> Result<Sessions, Error> {
     let Task { choice, model, link, terms, setting } = task;
-    let Choice { work, context, tokens, .. } = *choice;
-    let sessions = Sessions::plan(model, terms, Some(*link), setting.as_ref(), work, context, tokens.into())?;
+    let Choice { work, texts, context, tokens, .. } = *choice;
+    let piece = Piece { work, texts, length: context, tokens: tokens.into() };
+    Ok(Sessions::plan(model, terms, Some(*link), setting.as_ref(), piece)?)
+}
+
+/// The number of texts whose keys and values fit in `memory` bytes. Those of one text, which `task` is about, tell.
+fn fitting(task: &Task, memory: u64) -> Result<usize, Error> {
+    let one = sessions(task)?.cache_bytes();
+    let fit = (memory / one.max(1)) as usize;
+    if fit == 0 {
+        let source = Error::CacheTooLarge { cache: one, memory };
+        return Err(Error::Cell { cell: task.choice.name(), source: source.into() });
+    }
+    Ok(fit)
+}
+
+fn planned(task: &Task, by: By) -> Result<Planned, Error> {
+    let sessions = sessions(task)?;
     let operations = if by == By::Operation { sessions.operations() } else { Vec::new() };
-    Ok(Planned { choice: choice.clone(), random: terms.policy.random_traffic(), cost: sessions.whole(), operations })
+    let (choice, random) = (task.choice.clone(), task.terms.policy.random_traffic());
+    Ok(Planned { choice, random, cost: sessions.whole(), cache_bytes: sessions.cache_bytes(), operations })
 }
 
 #[cfg(test)]

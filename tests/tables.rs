@@ -80,6 +80,39 @@ fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
     assert!(fail(&mut waggle("demo --model gpt2"), 1).contains("is a shape without weights"));
 }
 
+/// Steps of several texts, and as many texts as a party's memory holds.
+#[test]
+fn texts_side_by_side_fill_a_memory() {
+    let line = "sweep --models shakespeare-gpt2 --contexts 64 --tokens 3 --policies full;snapkv:budget=0.25";
+    let cells = |rest: &str| json(&mut waggle(&format!("{line} {rest}")))["cells"].as_array().unwrap().clone();
+    let number = |value: &Value| value.as_f64().unwrap();
+    let two = cells("--texts 1,2");
+    assert_eq!([0, 2].map(|i| two[i]["texts"].as_u64()), [None, Some(2)]);
+    // A key and a value for each token of each layer; with a mask and an opened word, three words of 8 bytes.
+    let bytes = |i: usize| two[i]["cache_bytes"].as_u64().unwrap();
+    let plan = json(&mut waggle("plan --model shakespeare-gpt2 --prompt-len 64 --tokens 4 --texts 2 --preprocess"));
+    let config = &plan["model"]["config"];
+    let [layers, width] = ["n_layer", "n_embd"].map(|key| config[key].as_u64().unwrap());
+    assert_eq!(bytes(0), (64 + 3) * layers * 2 * width * 3 * 8);
+    assert_eq!([bytes(2), bytes(3)], [2 * bytes(0), 2 * bytes(1)]);
+    assert!(bytes(1) < bytes(0) / 3);
+    let decode = &plan["phases"]["decode"]["bytes_client_to_server"];
+    assert_eq!(3.0 * number(&two[2]["online"]["bytes_client_to_server"]), number(decode));
+    let memory = 2 * bytes(0) + 1;
+    let full = cells(&format!("--memory {memory}"));
+    assert_eq!(full[0], two[2]);
+    assert_eq!(full[1]["texts"].as_u64(), Some(memory / bytes(1)));
+    let csv = succeed(&mut waggle(&format!("{line} --memory {memory} --format csv --where policy=full")));
+    let (heads, rows) = columns(&csv);
+    let of = |name: &str| rows[0][heads.iter().position(|head| *head == name).unwrap()].parse::<f64>().unwrap();
+    assert_eq!((rows.len(), of("texts"), of("cache_bytes")), (1, 2.0, bytes(2) as f64));
+    assert!((of("tokens_a_second_total") * of("total_network_seconds") - 2.0).abs() < 1e-6, "{csv}");
+    let refused = fail(&mut waggle(&format!("{line} --memory 1000")), 1);
+    assert!(refused.contains("more than --memory 1000"), "{refused}");
+    assert!(fail(&mut waggle(&format!("{line} --where policy=none")), 1).contains("there are full, snapkv"));
+    assert!(!succeed(&mut waggle(&format!("{line} --format csv"))).contains("cache_bytes"));
+}
+
 /// Columns and rows of a CSV whose cells have no quotes.
 fn columns(csv: &str) -> (Vec<&str>, Vec<Vec<&str>>) {
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());

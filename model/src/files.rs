@@ -114,6 +114,7 @@ static SHAPES: &[(&[&str], &[u8])] = &[
         &["llama-2-13b", "llama2-13b", "llama-2-13b-hf", "meta-llama/llama-2-13b-hf"],
         asset!("shapes/llama-2-13b.json"),
     ),
+    (&["longchat-7b", "longchat-7b-v1.5-32k", "lmsys/longchat-7b-v1.5-32k"], asset!("shapes/longchat-7b.json")),
     (&["llama-3-8b", "llama3-8b", "meta-llama-3-8b", "meta-llama/meta-llama-3-8b"], asset!("shapes/llama-3-8b.json")),
     (&["llama-3.2-1b", "llama3.2-1b", "meta-llama/llama-3.2-1b"], asset!("shapes/llama-3.2-1b.json")),
     (&["qwen3-0.6b", "qwen/qwen3-0.6b"], asset!("shapes/qwen3-0.6b.json")),

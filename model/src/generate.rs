@@ -223,6 +223,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
             self.out.logits =
                 Some(ndarray::concatenate(Axis(0), &views).expect("all rows have the vocabulary's length"));
         }
+        self.out.cached = self.cache.words();
         self.out.lengths = self.texts.iter().map(|text| text.tokens.len()).collect();
         self.out.tokens = self.texts.into_iter().flat_map(|text| text.tokens).collect();
         self.out

@@ -285,16 +285,23 @@ impl<E: Engine> KvCache<E> {
         self.stores[self.store_of(layer)].len()
     }
 
+    /// The store of `layer`, or in a plan, which runs one layer of each class, a store that holds as much.
+    fn filled(&self, layer: usize) -> Option<&Store<E>> {
+        let like =
+            |other: &usize| !self.stores[*other].is_empty() && self.layer_class(*other) == self.layer_class(layer);
+        std::iter::once(layer).chain(0..self.stores.len()).find(like).map(|filled| &self.stores[filled])
+    }
+
+    /// The number of words of keys and values that all layers hold, of all texts.
+    pub fn words(&self) -> usize {
+        (0..self.stores.len()).filter_map(|layer| self.filled(layer)).map(Store::words).sum()
+    }
+
     /// What later queries see of each store. `None` if heads of a store hold different tokens, or if a row stands for
     /// several tokens.
     pub fn rows(&self) -> Option<Vec<Held<E::Tensor>>> {
         let rows = |layer: usize| {
-            // A plan runs one layer of each class, and the others would hold as much.
-            let like = |other: &usize| {
-                !self.stores[*other].is_empty() && self.layer_class(*other) == self.layer_class(layer)
-            };
-            let filled = std::iter::once(layer).chain(0..self.stores.len()).find(like)?;
-            let store = &self.stores[filled];
+            let store = self.filled(layer)?;
             let [part] = store.parts() else { return None };
             let len = part.len();
             let start = match store.sees {

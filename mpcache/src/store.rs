@@ -502,6 +502,11 @@ impl<E: Engine> Store<E> {
         self.parts.iter().map(Part::len).max().unwrap_or(0)
     }
 
+    /// The number of words of keys and values.
+    pub(crate) fn words(&self) -> usize {
+        self.parts.iter().map(|part| 2 * part.len() * part.heads().len() * self.shape.head_dim).sum()
+    }
+
     /// Whether no token is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

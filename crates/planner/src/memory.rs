@@ -22,16 +22,20 @@ impl Footprint {
     /// The footprint of a session that prepares `needs`. Its caches of keys and values grow to `cached` words, and
     /// its pools and operations hold up to `room` bytes ([`Planner::room`](crate::Planner::room)).
     pub fn of(cached: u64, needs: &Needs, room: [u64; 2]) -> Self {
-        // The shares of keys and values stay in memory. Prepared operands also keep a mask and an opened word for
-        // each share.
-        let copies = if needs.operands.is_empty() { 1 } else { 3 };
         let queues = |role: Role| -> u64 {
             let kinds = needs.units.iter().map(|(kind, &units)| (units * kind.words(role)) as u64 * WORD);
             let operands = needs.operands.len() as u64 * QUEUE_BYTES;
             kinds.map(|bytes| bytes.min(QUEUE_BYTES)).sum::<u64>() + operands
         };
-        let of = |role: Role| room[role as usize] + copies * cached * WORD + queues(role);
+        let of = |role: Role| room[role as usize] + Self::cache(cached, needs) + queues(role);
         Footprint { client: of(Role::Client), server: of(Role::Server) }
+    }
+
+    /// Bytes that either party holds of `cached` words of keys and values, in a session that prepares `needs`.
+    pub fn cache(cached: u64, needs: &Needs) -> u64 {
+        // Prepared operands also keep a mask and an opened word for each share.
+        let copies = if needs.operands.is_empty() { 1 } else { 3 };
+        copies * cached * WORD
     }
 }
 

@@ -10,7 +10,7 @@ use std::fmt::{self, Write};
 
 use serde_json::{Map, Value};
 
-pub use document::{Document, Layout, NoColumn};
+pub use document::{Document, Layout, LayoutError};
 
 /// A form in which results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -268,6 +268,21 @@ impl Table {
         let at = |key: &String| self.columns.iter().position(|column| column.key() == *key);
         self.keep(keys.iter().filter_map(at).collect());
         self.columns.iter_mut().for_each(|column| column.shown = Shown::Filled);
+    }
+
+    /// The values of the column with this key, as CSV has them.
+    fn values(&self, key: &str) -> Vec<String> {
+        let at = self.columns.iter().position(|column| column.key() == key);
+        at.map_or_else(Vec::new, |at| self.rows.iter().map(|row| row[at].raw()).collect())
+    }
+
+    /// Keeps the rows that have one of the `wanted` values of each column that is named, by its key.
+    fn filter(&mut self, wanted: &[(String, String)]) {
+        let keys: Vec<String> = self.columns.iter().map(Column::key).collect();
+        self.rows.retain(|row| {
+            let mut named = keys.iter().zip(row).filter(|(key, _)| wanted.iter().any(|(name, _)| name == *key));
+            named.all(|(key, cell)| wanted.contains(&(key.clone(), cell.raw())))
+        });
     }
 
     /// Whether the table has no rows.

@@ -12,7 +12,7 @@ use waggle_planner::Deployment;
 use waggle_protocols::HelperDeals;
 use waggle_report::any_layer;
 use waggle_session::Error;
-use waggle_session::party::{self, Outcome, PublicModel, SessionPlan, nobody};
+use waggle_session::party::{self, Outcome, Planned, PublicModel, Request, SessionPlan, nobody};
 
 /// The scope in a path that marks the correlations that a helper deals.
 const DEALT: &str = "dealt";
@@ -35,6 +35,19 @@ impl Work {
             Work::Pass => "a pass",
         }
     }
+}
+
+/// The work that sessions are planned for.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The unit of work. Of several texts it is the same for each.
+    pub work: Work,
+    /// Texts that are read side by side.
+    pub texts: usize,
+    /// Tokens of each prompt, or of each input of a pass.
+    pub length: usize,
+    /// Decoded tokens of each text, over which the mean is taken.
+    pub tokens: usize,
 }
 
 /// When a session's correlations are made, and by whom.
@@ -191,12 +204,13 @@ pub struct Sessions {
     long: Outcome,
     /// The same session with only one decoded token; `None` unless `long` decodes several.
     short: Option<Outcome>,
+    cache_bytes: u64,
 }
 
 impl Sessions {
-    /// Plans `tokens` decoded tokens after a prompt of `length` tokens, or a pass over `length` tokens. Without
-    /// `link`, the network takes no time. If `tokens` is 1, that token is planned with its own preparation and
-    /// without the pass over the prompt.
+    /// Plans the decoded tokens of `piece` after its prompts, or the pass over its inputs. Without `link`, the network
+    /// takes no time. If one token is decoded, it is planned with its own preparation and without the pass over the
+    /// prompt.
     ///
     /// # Errors
     /// If a session cannot be planned.
@@ -205,27 +219,31 @@ impl Sessions {
         terms: &party::Terms,
         link: Option<LinkShape>,
         setting: Option<&Deployment>,
-        work: Work,
-        length: usize,
-        tokens: usize,
+        piece: Piece,
     ) -> Result<Self, Error> {
+        let Piece { work, texts, length, tokens } = piece;
         // The pass over the prompt makes the first token, and the others are decoded.
         let session = |decoded: usize| {
-            let request = Lengths { prompt: length, tokens: decoded + 1 };
+            let request = Request { texts, ..Lengths { prompt: length, tokens: decoded + 1 }.into() };
             SessionPlan::new(model, terms).request(request).timed(setting.cloned())
         };
         let outcome = |plan: SessionPlan| {
-            let mut outcome = plan.run(&mut nobody)?.outcome;
+            let Planned { mut outcome, cache_bytes, .. } = plan.run(&mut nobody)?;
             let dealt: Vec<Entry> = outcome.helper.iter_mut().filter_map(Option::take).flatten().map(dealt).collect();
             outcome.entries.extend(dealt);
-            Ok::<_, Error>(outcome)
+            Ok::<_, Error>((outcome, cache_bytes))
         };
-        let (long, short) = match (work, tokens) {
+        let ((long, cache_bytes), short) = match (work, tokens) {
             (Work::Pass, _) => (outcome(session(0))?, None),
             (Work::Token, 0 | 1) => (outcome(session(1).step())?, None),
-            (Work::Token, n) => (outcome(session(n))?, Some(outcome(session(1))?)),
+            (Work::Token, n) => (outcome(session(n))?, Some(outcome(session(1))?.0)),
         };
-        Ok(Sessions { work, link, predicted: setting.is_some(), tokens: tokens as f64, long, short })
+        Ok(Sessions { work, link, predicted: setting.is_some(), tokens: tokens as f64, long, short, cache_bytes })
+    }
+
+    /// Bytes that either party holds of the keys and values of all texts after the work.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
     }
 
     /// The cost of the whole work.

@@ -151,6 +151,8 @@ pub struct Generation {
     pub logits: Option<Array2<f32>>,
     /// The number of tokens that each pass after the first one gave. Public.
     pub passes: Vec<usize>,
+    /// The number of words of keys and values that the cache holds at the end. Public.
+    pub cached: usize,
 }
 
 impl Generation {

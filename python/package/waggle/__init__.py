@@ -249,7 +249,7 @@ def evaluate(
     :param text: words, token ids, or a file: a ``pathlib.Path``, or a text that is the path of a file or the name of
         a bundled one (``"tinystories.json"``)
     :param policies: the policies; ``policy`` names a single one
-    :param task: ``"text"``, ``"glue"``, or ``"needle"``, ``"key-value"``, ``"recall"``, ``"longbench"``
+    :param task: ``"text"``, ``"glue"``, or ``"needle"``, ``"key-value"``, ``"recall"``, ``"longbench"``, ``"rouge-2"``, ``"rouge-l"``
     :param data: for ``"glue"`` a file of one of its tasks, columns with tabs between them or JSON lines: texts,
         perhaps pairs, with labels or scores; a bundled one is ``"whose-line.tsv"``
     :param budgets: shares of the cache in (0, 1], or numbers of tokens from 2 on; 0.05, 0.1, 0.25, 0.5 and 1 unless

@@ -1,5 +1,7 @@
 //! Several tables as one document, and its layout for a paper.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use thiserror::Error;
 
@@ -8,12 +10,15 @@ use super::{Cell, Column, Format, Shown, Table, latex};
 /// The largest number of columns for which a text column of a paper has room.
 const MOST_COLUMNS: usize = 8;
 
-/// The choice of a document's columns, and its layout in LaTeX.
+/// The choice of a document's columns and rows, and its layout in LaTeX.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     /// Keys of the columns to write, in this order. They are the names that CSV uses. An empty list stands for all
     /// columns.
     pub columns: Vec<String>,
+    /// The rows to write: a column's key, and a value as CSV has it. A row must have one of the values that are named
+    /// for each column.
+    pub rows: Vec<(String, String)>,
     /// The caption in LaTeX. It replaces the document's own.
     pub caption: Option<String>,
     /// The label in LaTeX. If there are several tables, each table's title is appended to it.
@@ -22,14 +27,27 @@ pub struct Layout {
     pub wide: bool,
 }
 
-/// The error of a column that was asked for: no table has it together with the other columns that were asked for.
+/// Why a document cannot be laid out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("no table has all of these columns, such as `{name}`; there are {}", known.join(", "))]
-pub struct NoColumn {
-    /// The key of the column that was asked for.
-    pub name: String,
-    /// The keys of all columns.
-    pub known: Vec<String>,
+pub enum LayoutError {
+    /// No table has a column that was asked for together with the other columns that were asked for.
+    #[error("no table has all of these columns, such as `{name}`; there are {}", known.join(", "))]
+    NoColumn {
+        /// The key of the column that was asked for.
+        name: String,
+        /// The keys of all columns.
+        known: Vec<String>,
+    },
+    /// No row has a value that was asked for.
+    #[error("no row has `{value}` in the column `{name}`; there are {}", known.join(", "))]
+    NoRow {
+        /// The key of the column.
+        name: String,
+        /// The value that was asked for.
+        value: String,
+        /// The values of the column.
+        known: Vec<String>,
+    },
 }
 
 /// Several tables with titles, and remarks that stand before them.
@@ -70,15 +88,27 @@ impl Document {
     /// This document in `layout`. A table is dropped if it lacks one of the layout's columns.
     ///
     /// # Errors
-    /// [`NoColumn`] if no table has all of the layout's columns.
-    pub fn laid_out(mut self, layout: &Layout) -> Result<Self, NoColumn> {
-        let Layout { columns, caption, label, wide } = layout;
+    /// [`LayoutError`] if no table has all of the layout's columns, or no row a value that it names.
+    pub fn laid_out(mut self, layout: &Layout) -> Result<Self, LayoutError> {
+        let Layout { columns, rows, caption, label, wide } = layout;
         let keys = |table: &Table| table.columns.iter().map(Column::key).collect::<Vec<_>>();
-        let lacks = |(_, table): &(String, Table)| columns.iter().find(|name| !keys(table).contains(name)).cloned();
+        let named = || columns.iter().chain(rows.iter().map(|(name, _)| name));
+        let lacks = |(_, table): &(String, Table)| named().find(|name| !keys(table).contains(name)).cloned();
         if let Some(name) = self.tables.iter().map(lacks).min().flatten() {
-            return Err(NoColumn { name, known: self.tables.iter().flat_map(|(_, table)| keys(table)).collect() });
+            return Err(LayoutError::NoColumn {
+                name,
+                known: self.tables.iter().flat_map(|(_, table)| keys(table)).collect(),
+            });
         }
         self.tables.retain(|named| lacks(named).is_none());
+        for (name, value) in rows {
+            let known: BTreeSet<String> = self.tables.iter().flat_map(|(_, table)| table.values(name)).collect();
+            if !known.is_empty() && !known.contains(value) {
+                let known = known.into_iter().collect();
+                return Err(LayoutError::NoRow { name: name.clone(), value: value.clone(), known });
+            }
+        }
+        self.tables.iter_mut().for_each(|(_, table)| table.filter(rows));
         if !columns.is_empty() {
             self.settings = self.settings(columns);
             self.tables.iter_mut().for_each(|(_, table)| table.choose(columns));
@@ -245,7 +275,13 @@ mod tests {
             document
         };
         let columns = ["faster", "policy"].map(String::from).to_vec();
-        let layout = Layout { columns, caption: Some("A & B".into()), label: Some("tab:x".into()), wide: true };
+        let layout = Layout {
+            columns,
+            caption: Some("A & B".into()),
+            label: Some("tab:x".into()),
+            wide: true,
+            rows: Vec::new(),
+        };
         let text = document().laid_out(&layout).unwrap().render(Format::Latex, None);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!((lines[0], lines[2], lines[3]), (r"\begin{table*}", r"\caption{A \& B}", r"\label{tab:x}"));
@@ -261,6 +297,11 @@ mod tests {
             error,
             "no table has all of these columns, such as `slower`; there are policy, client_to_server_bytes, faster, note"
         );
+        let rows = |value: &str| Layout { rows: vec![("policy".into(), value.into())], ..Layout::default() };
+        let chosen = document().laid_out(&rows("full")).unwrap().render(Format::Csv, None);
+        assert_eq!(chosen.lines().skip(1).collect::<Vec<_>>(), ["full,7000000,1.0,"]);
+        let error = document().laid_out(&rows("none")).unwrap_err();
+        assert!(matches!(&error, LayoutError::NoRow { known, .. } if known.contains(&"full".into())), "{error}");
         let alone = Document::from(table());
         assert_eq!(alone.render(Format::Json, None), table().render(Format::Json, None));
         assert_eq!(alone.render(Format::Latex, None), table().render(Format::Latex, None));

@@ -59,6 +59,9 @@ pub struct Planned {
     pub outcome: Outcome,
     /// The memory of both processes, estimated. Only a plan with times knows the memory of operations.
     pub footprint: Footprint,
+    /// Bytes that either party holds of the keys and values that are left at the end, with their masks. Summaries of
+    /// clusters do not count.
+    pub cache_bytes: u64,
     /// Units of work of every kernel by account; empty without [`SessionPlan::tallied`].
     pub work: Tallies,
 }
@@ -178,13 +181,14 @@ impl<'a> SessionPlan<'a> {
         let dealt: Vec<Needs> = passes.into_iter().skip(skipped).collect();
         let held = dealt.iter().max_by_key(|pass| pass.words(Role::Server)).unwrap_or(&prepared);
         let footprint = Footprint::of(cached, held, engine.abb().room());
+        let cache_bytes = Footprint::cache(generation.cached as u64, held);
         let work = engine.abb().tallies().cloned().unwrap_or_default();
         let helper = match asked {
             true => helper::rehearse(&prepared, &dealt, skipped == 0, engine.abb().plans())?,
             false => [None, None],
         };
         let outcome = Outcome { helper, ..finish(&mut engine, terms, &request, generation, recorder) };
-        Ok(Planned { outcome, footprint, work })
+        Ok(Planned { outcome, footprint, cache_bytes, work })
     }
 
     /// The kind of the session, and the client's request.

@@ -195,10 +195,15 @@ fn two_parties_read_chunks_as_planned() {
             assert_eq!(client.generation.tokens, truth.tokens, "{context}");
             let request = Request::from(Lengths { prompt: ids.len(), tokens: 3 });
             let planned = SessionPlan::new(hosted.public(), &terms).request(request);
-            let planned = planned.run(&mut nobody).unwrap().outcome;
+            let planned = planned.run(&mut nobody).unwrap();
+            // A plan knows what is left of the cache. Prepared operands keep two more words for each.
+            let cached = [&client, &server, &planned.outcome].map(|outcome| outcome.generation.cached);
+            assert_eq!(cached, [truth.cached; 3], "{context}");
+            let words = truth.cached * if preprocess { 3 } else { 1 };
+            assert_eq!(planned.cache_bytes, 8 * words as u64, "{context}");
             assert_eq!(untimed(&client), untimed(&server), "{context}");
             if !options.policy.random_traffic() {
-                assert_eq!(untimed(&client), untimed(&planned), "{context}");
+                assert_eq!(untimed(&client), untimed(&planned.outcome), "{context}");
             }
         }
     }

@@ -25,6 +25,9 @@ pub struct Choice {
     pub work: Work,
     /// Tokens of the prompt, or of the pass.
     pub context: usize,
+    /// Texts that are read side by side.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub texts: usize,
     /// Public tokens before the prompt.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub public_tokens: usize,
@@ -51,6 +54,14 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
+fn one() -> usize {
+    1
+}
+
+fn is_one(count: &usize) -> bool {
+    *count == 1
+}
+
 impl Choice {
     /// The cell's choices in words.
     pub fn name(&self) -> String {
@@ -62,14 +73,16 @@ impl Choice {
         let (work, phases) = (work.name(), phases.name());
         let public = self.public_policy.as_ref();
         let public = public.map(|policy| format!(" behind {} public ones ({policy})", self.public_tokens));
-        let tokens = format!("{context} tokens{}", public.unwrap_or_default());
+        let texts = if self.texts == 1 { String::new() } else { format!(" in each of {} texts", self.texts) };
+        let tokens = format!("{context} tokens{texts}{}", public.unwrap_or_default());
         format!("{model}, {work} {place} {tokens}, {policy}, {link}, phases: {phases}, {cores} cores")
     }
 
-    /// The choices in which cells that are compared must agree: model, work, context and public tokens, link, phases
-    /// and cores.
-    pub fn setting(&self) -> (&str, Work, [usize; 2], &str, Phases, &str) {
-        (&self.model, self.work, [self.context, self.public_tokens], &self.link, self.phases, &self.cores)
+    /// The choices in which cells that are compared must agree: model, work, context, texts and public tokens, link,
+    /// phases and cores.
+    pub fn setting(&self) -> (&str, Work, [usize; 3], &str, Phases, &str) {
+        let counts = [self.context, self.texts, self.public_tokens];
+        (&self.model, self.work, counts, &self.link, self.phases, &self.cores)
     }
 
     /// The link's rate and delay; `None` if `link` cannot be parsed.
@@ -89,6 +102,10 @@ pub struct Planned {
     /// The cost of the work.
     #[serde(flatten)]
     pub cost: WorkCost,
+    /// Bytes that either party holds of keys and values after the work, with their masks and of all texts. Summaries
+    /// of clusters do not count.
+    #[serde(default)]
+    pub cache_bytes: u64,
     /// The costs of the single operations, which add up to `cost`; empty unless they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<OperationCost>,

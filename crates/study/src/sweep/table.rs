@@ -47,6 +47,10 @@ impl Sweep {
         }
         caption += " Total: the work and its preparation";
         caption += if any(|cell| cell.cost.prompt.is_some()) { "; the prompt is paid once." } else { "." };
+        if any(|cell| cell.choice.texts > 1) {
+            caption += " Several texts are read side by side: a step gives a token to each. Cache: what either party \
+                        holds of keys and values after the last token, with their masks.";
+        }
         if any(|cell| cell.random) {
             caption += " Random: bytes and flows are means.";
         }
@@ -79,9 +83,10 @@ impl Sweep {
     }
 }
 
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "model",
     "prompt_tokens",
+    "texts",
     "public_tokens",
     "public_policy",
     "policy",
@@ -92,6 +97,11 @@ const SETTINGS: [&str; 11] = [
     "cores",
     "random",
 ];
+
+/// Whether a cell has several texts.
+fn side_by_side(cells: &[Planned]) -> bool {
+    cells.iter().any(|cell| cell.choice.texts > 1)
+}
 
 /// Keys of the columns that are shown only on request. The caption states the link's numbers.
 const ASKED: &str = "rate_mbit_s round_trip_ms prepared_flows prepared_network_seconds prepared_predicted_seconds \
@@ -112,12 +122,15 @@ impl Row {
         self.0.push((title.into(), unit, cell));
     }
 
-    /// Begins the row of one of `cells` with the columns of choices and assumptions. Without public tokens in any
-    /// cell no column speaks of them.
+    /// Begins the row of one of `cells` with the columns of choices and assumptions. Without public tokens or several
+    /// texts in any cell no column speaks of them.
     fn of(cells: &[Planned], Planned { choice, random, .. }: &Planned, operation: Option<&str>) -> Self {
         let mut row = Row::default();
         row.add("model", "", Cell::text(choice.model.clone()));
         row.add("prompt", "tokens", Cell::count(choice.context as u64));
+        if side_by_side(cells) {
+            row.add("texts", "", Cell::count(choice.texts as u64));
+        }
         if cells.iter().any(|cell| cell.choice.public_tokens > 0) {
             row.add("public", "tokens", Cell::count(choice.public_tokens as u64));
             let policy = choice.public_policy.as_ref().map(PolicySpec::to_string);
@@ -225,6 +238,13 @@ fn whole(cells: &[Planned], cell: &Planned, price: &Price) -> Row {
     row.fewer(mine, other);
     let faster = if mine.predicted_seconds.is_some() { "faster, predicted" } else { "faster, network" };
     row.add(faster, "", Cell::maybe(other, |other| Cell::times(clock(other) / clock(mine))));
+    if side_by_side(cells) {
+        row.add("cache", "bytes", Cell::bytes(cell.cache_bytes));
+        let online = Some(cell.cost.online).filter(|_| cell.choice.phases.prepares());
+        let rate = |cost: Cost| Cell::times(cell.choice.texts as f64 / clock(cost));
+        row.add("tokens a second, online", "", Cell::maybe(online, rate));
+        row.add("tokens a second, total", "", rate(mine));
+    }
     row.prompt(cell, &cell.cost);
     row.bytes("set-up", Some(cell.cost.setup));
     row

@@ -8,7 +8,7 @@ use waggle_model::{Model, ModelFiles, bundled};
 use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
 use waggle_session::party::ModelServer;
 use waggle_study::eval::{
-    Candidate, EvalError, InClear, Scores, Sequence, TASKS, Task, TaskInput, TwoParties, evaluate,
+    Candidate, EvalError, InClear, Scores, Sequence, TASKS, Task, TaskInput, TwoParties, Wanted, evaluate,
 };
 use waggle_tokenizer::Tokenizer;
 
@@ -167,6 +167,30 @@ fn answers_are_generated_and_scored_by_their_data_set() {
     assert!(matches!(refused(&line("qasper", &[])), Err(EvalError::Query { .. })));
     assert!(matches!(refused("{}"), Err(EvalError::Query { .. })));
     assert!(matches!(refused(""), Err(EvalError::TooFew { .. })));
+}
+
+#[test]
+fn the_rest_of_a_text_is_scored_by_what_it_has_in_common() {
+    let (files, model) = (bundled("stories260k").unwrap(), crate::support::load(bundled("stories260k").unwrap()));
+    let story = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, \
+                 she saw a big red ball. She was very happy and wanted to play with the ball.";
+    let texts = ["Once upon a time.", story].map(String::from);
+    let with = TaskInput { texts: Some(&texts), context: Some(48), sequences: Some(1), ..input(&files) };
+    for task in ["rouge-2", "rouge-l"] {
+        let made = sequences(task, &with).unwrap();
+        // The first text is too short. The beginning of the second is the prompt, and the rest of 48 tokens is wanted.
+        let [prompt, rest] = [0..24, 24..48].map(|range| text_of(&files, &made[0].ids()[range]));
+        let Wanted { tokens, grader } = made[0].wanted().unwrap();
+        assert_eq!((made[0].prompt(), *tokens, &made[0].tags()["metric"]), (24, 24, &task.into()));
+        assert!(story.starts_with(prompt.trim()) && story.contains(rest.trim()), "{prompt}|{rest}");
+        assert_eq!(grader.grade(&made[0].ids()[24..]).unwrap(), 1.0);
+        let scores = on_float(&model, &made, &[("streaming", 0.2)]);
+        let score = |scores: &Scores| scores.metrics.score.unwrap();
+        assert!(scores.iter().all(|scores| score(scores) < 1.0 && !scores.generated[0].is_empty()), "{scores:?}");
+        assert!(scores[0].generated != scores[1].generated && score(&scores[0]) > 0.0, "{scores:?}");
+    }
+    let few = TaskInput { sequences: Some(9), ..with };
+    assert!(matches!(sequences("rouge-2", &few), Err(EvalError::TooFew { got: 1, wanted: 9 })));
 }
 
 #[test]

@@ -425,7 +425,8 @@ mod tests {
         let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
         cache.score(0, &ArrayD::zeros(vec![8, 1]), Ceiling::NONE);
         cache.attend(&mut engine, 0, &q, &rows, &rows).unwrap();
-        assert_eq!(cache.held(0), 2);
+        // Two tokens, each with two words of a key and two of a value.
+        assert_eq!((cache.held(0), cache.words()), (2, 8));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) const TASK: Task = Task {
 };
 
 /// For each data set: its name, the measure of answers, and the largest number of tokens in an answer.
-const DATASETS: [(&str, Measure, usize); 16] = [
+const DATASETS: [(&str, Measure, usize); 17] = [
     ("narrativeqa", Measure::F1, 128),
     ("qasper", Measure::F1, 128),
     ("multifieldqa_en", Measure::F1, 64),
@@ -46,6 +46,8 @@ const DATASETS: [(&str, Measure, usize); 16] = [
     ("passage_count", Measure::Count, 32),
     ("lcc", Measure::Code, 64),
     ("repobench-p", Measure::Code, 64),
+    // Not of LongBench: summaries of one sentence (Narayan et al., EMNLP 2018), which MPCache scores.
+    ("xsum", Measure::Rouge2, 64),
 ];
 
 /// Data sets in which only the first line of an answer counts.
@@ -151,9 +153,9 @@ fn filled(template: &str, context: &str, input: &str) -> String {
 }
 
 /// The grader of a generated answer's text.
-struct Graded {
-    tokenizer: Arc<Tokenizer>,
-    score: Score,
+pub(super) struct Graded {
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) score: Score,
 }
 
 impl fmt::Debug for Graded {

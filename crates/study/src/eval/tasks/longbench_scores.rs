@@ -9,6 +9,8 @@ pub(super) enum Measure {
     F1,
     /// ROUGE-L: F1 of the words that lie in longest common subsequences of sentences.
     RougeL,
+    /// ROUGE-2: F1 of the different pairs of words that follow one another.
+    Rouge2,
     /// 1 divided by the number of classes that the answer names; 0 unless the right class is among them.
     Class,
     /// The share of the numbers in the answer that are the number of the right paragraph.
@@ -25,6 +27,7 @@ impl Measure {
         match self {
             Measure::F1 => "f1",
             Measure::RougeL => "rouge-l",
+            Measure::Rouge2 => "rouge-2",
             Measure::Class => "classification",
             Measure::Retrieval => "retrieval",
             Measure::Count => "count",
@@ -56,6 +59,7 @@ impl Score {
         let one = |right: &String| match self.measure {
             Measure::F1 => f1(generated, right),
             Measure::RougeL => rouge_l(generated, right),
+            Measure::Rouge2 => rouge_2(generated, right),
             Measure::Class => class(generated, right, &self.classes),
             Measure::Retrieval => paragraph(right).map_or(0.0, |paragraph| share_of_numbers(generated, &paragraph)),
             Measure::Count => share_of_numbers(generated, right),
@@ -94,6 +98,18 @@ fn harmonic(common: usize, generated: usize, right: usize) -> f64 {
     }
     let (precision, recall) = (common as f64 / generated as f64, common as f64 / right as f64);
     2.0 * precision * recall / (precision + recall)
+}
+
+/// The ROUGE-2 score of a summary: F1 of the pairs of neighbouring words, across the ends of sentences and without
+/// their full stops. Each different pair counts once.
+fn rouge_2(generated: &str, right: &str) -> f64 {
+    let [generated, right] = [generated, right].map(|text| text.replace('.', " "));
+    let pairs = |text: &str| -> BTreeSet<[String; 2]> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        words.windows(2).map(|pair| [pair[0].to_owned(), pair[1].to_owned()]).collect()
+    };
+    let (generated, right) = (pairs(&generated), pairs(&right));
+    harmonic(generated.intersection(&right).count(), generated.len(), right.len())
 }
 
 /// The ROUGE-L score of a summary: F1 of the words that count as found. A word of a sentence in `right` counts as
@@ -180,6 +196,9 @@ fn code(generated: &str, right: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
     use super::*;
 
     fn close(got: f64, want: f64) {
@@ -210,7 +229,7 @@ mod tests {
         ("a b c d e f g", "g f e d c b a", 0.142857138),
     ];
 
-    /// Expected values are those of the package `rouge` 1.0.1:
+    /// Expected values are those of the package `rouge` 1.0.1, here and below for `rouge-2`:
     ///
     /// ```python
     /// from rouge import Rouge
@@ -219,6 +238,39 @@ mod tests {
     #[test]
     fn rouge_l_is_that_of_the_package() {
         ROUGE.iter().for_each(|(generated, right, want)| close(rouge_l(generated, right), *want));
+    }
+
+    #[test]
+    fn rouge_2_is_that_of_the_package_and_of_a_count_by_hand() {
+        // Pairs: `the cat`, `cat sat`, `sat down` and `the cat`, `cat ran`, `ran on`, `on down`: 1 of 3 and 1 of 4.
+        close(rouge_2("the cat sat. down", "the cat ran on down."), 2.0 / 7.0);
+        let want = [0.599999995, 0.399999995, 0.153846150, 0.0, 0.0];
+        ROUGE.iter().zip(want).for_each(|((generated, right, _), want)| close(rouge_2(generated, right), want));
+        close(rouge_2("one", "one"), 0.0);
+    }
+
+    /// Counting the pairs of one text one by one in the other gives the same.
+    #[test]
+    fn rouge_2_agrees_with_its_naive_twin() {
+        let mut rng = StdRng::seed_from_u64(3);
+        let mut found = 0;
+        for _ in 0..200 {
+            let [a, b] = [(); 2].map(|()| (0..rng.random_range(0..12)).map(|_| rng.random_range(0..4)).collect());
+            let text = |words: &Vec<u8>| words.iter().map(|word| format!("w{word}")).collect::<Vec<_>>().join(" ");
+            let different = |words: &Vec<u8>| {
+                let pairs = words.windows(2).enumerate();
+                pairs.filter(|(i, pair)| !words.windows(2).take(*i).any(|seen| seen == *pair)).count()
+            };
+            let common = |a: &Vec<u8>, b: &Vec<u8>| {
+                let pairs = a.windows(2).enumerate().filter(|(_, pair)| b.windows(2).any(|other| other == *pair));
+                pairs.filter(|(i, pair)| !a.windows(2).take(*i).any(|seen| seen == *pair)).count()
+            };
+            let (in_both, all): (usize, usize) = (common(&a, &b), different(&a) + different(&b));
+            let naive = if in_both == 0 { 0.0 } else { 2.0 * in_both as f64 / all as f64 };
+            close(rouge_2(&text(&a), &text(&b)), naive);
+            found += in_both;
+        }
+        assert!(found > 100, "{found} pairs in common");
     }
 
     #[test]

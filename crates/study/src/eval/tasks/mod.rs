@@ -3,6 +3,7 @@
 //! A task is one file with a [`Task`] and a line in [`TASKS`]. It makes [`Sequence`]s from its inputs. Metrics,
 //! policies, engines, tables and plots know nothing of tasks.
 
+mod continuation;
 mod key_value;
 mod longbench;
 mod longbench_scores;
@@ -36,7 +37,15 @@ pub struct Task {
 }
 
 /// All tasks.
-pub const TASKS: [Task; 5] = [text::TASK, recall::TASK, needle::TASK, key_value::TASK, longbench::TASK];
+pub const TASKS: [Task; 7] = [
+    text::TASK,
+    recall::TASK,
+    needle::TASK,
+    key_value::TASK,
+    longbench::TASK,
+    continuation::ROUGE_2,
+    continuation::ROUGE_L,
+];
 
 impl Task {
     /// The task called `name`.
