@@ -11,14 +11,15 @@ use serde_json::Value;
 use waggle::program::{Stated, again, ids_of, open_model, public_facts, public_model, read_text, texts, tokenizer};
 use waggle::{DEFAULT_MODEL, GlueStudy, Network, PromptError, StudyEngine, Terms};
 use waggle_files::{at, check_writable, write, write_json};
-use waggle_model::ModelFiles;
+use waggle_model::{FloatModel, ModelFiles};
 use waggle_mpcache::PolicySpec;
 use waggle_protocols::Cores;
+use waggle_report::table::{Document, Format};
 use waggle_session::PublicPrefix;
 use waggle_study::cost::{Phases, Piece, Sessions, Work, WorkCost};
 use waggle_study::eval::{
     Candidate, Sequence, StudyReport, Subject, TASKS, Task, TaskInput, TokenCost, candidates, evaluation,
-    passes as passes_of, widest,
+    passes as passes_of, study_attention, widest,
 };
 use waggle_study::glue;
 
@@ -118,6 +119,18 @@ pub(super) struct EvalArgs {
     /// Write plots into this directory, as SVG and as PDF.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
+    /// Look at the attention of the full cache instead, in the layers that see all tokens: how many pages hold 99 % of
+    /// it, how well estimates find the pages with the largest scores, ranks of pages over decode steps, and shares of
+    /// the tokens that are important to all queries, to certain ones or to none (IA, IC, UIA). --plots draws ranks and
+    /// a map of heads, and writes the ranks as ranks.csv.
+    #[arg(long, conflicts_with_all = ["policies", "budgets", "costs", "engine", "json", "lm_eval", "x", "out", "public text"])]
+    observe: bool,
+    /// Sizes of pages in tokens, for --observe. Ranks are those of the last size.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "16,32", requires = "observe", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pages: Vec<usize>,
+    /// Heads that --observe draws, numbered from 0 [default: head 0 of the first, the middle and the last layer].
+    #[arg(long, value_name = "LAYER.HEAD,LAYER.HEAD", value_delimiter = ',', requires = "observe", value_parser = head)]
+    heads: Vec<(usize, usize)>,
     /// Draw the metrics against this option of the policies, such as `alpha` or `clusters`, instead.
     #[arg(long, value_name = "OPTION")]
     x: Option<plot::X>,
@@ -134,10 +147,19 @@ fn task_names() -> PossibleValuesParser {
     PossibleValuesParser::new(tasks.map(|(name, about)| PossibleValue::new(name).help(about)))
 }
 
+/// Parses a layer and a head, for clap.
+fn head(text: &str) -> Result<(usize, usize), String> {
+    let parts = text.split_once('.').and_then(|(layer, head)| Some((layer.parse().ok()?, head.parse().ok()?)));
+    parts.ok_or_else(|| "a head is LAYER.HEAD, as in 2.0".into())
+}
+
 pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     args.check_outputs()?;
     if args.task == glue::TASK {
         return args.glue();
+    }
+    if args.observe {
+        return args.observe();
     }
     let files = open_model(&args.model)?;
     let prefix = match args.public.read()? {
@@ -241,6 +263,23 @@ impl EvalArgs {
         self.format.show(study.table())
     }
 
+    /// Studies the attention of the full cache.
+    fn observe(&self) -> Result<(), Error> {
+        let files = open_model(&self.model)?;
+        let task = Task::named(&self.task).ok_or(EvalError::NoText)?;
+        let sequences = self.sequences(task, &files)?;
+        let model = FloatModel::open(&PolicySpec::default(), &files)?;
+        let bar = passes(sequences.len());
+        let study = study_attention(&model, &sequences, &self.pages, &self.heads, &|| bar.inc(1))?;
+        bar.finish_and_clear();
+        if let Some(dir) = &self.plots {
+            plot::save(&plot::of_attention(&study, &files.name)?, dir)?;
+            let ranks = Document::from(study.ranks()).render(Format::Csv, None);
+            write(&dir.join("ranks.csv"), format!("{ranks}\n").as_bytes())?;
+        }
+        self.format.show(study.document())
+    }
+
     /// Refuses the first given option that `task` does not take. All tasks take the options about policies, except
     /// the task without policies.
     fn check_taken(&self, task: &'static str, takes: &'static [&'static str]) -> Result<(), Error> {
@@ -260,6 +299,7 @@ impl EvalArgs {
             ("policies", self.named().count() > 1 || self.named().any(|policy| !policy.keeps_all())),
             ("costs", self.costs.is_some()),
             ("plots", self.plots.is_some()),
+            ("observe", self.observe),
             ("out", self.out.is_some()),
             ("public-prefix", self.public.is_given()),
         ];

@@ -89,6 +89,34 @@ fn a_study_leaves_a_table_a_report_and_plots() {
     assert!(table.contains('±'), "{table}");
 }
 
+/// The full cache's attention: tables, maps of heads, and ranks of pages.
+#[test]
+fn what_attention_looks_at_is_told_and_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let (text, out) = (play(dir.path(), 4), dir.path().join("out"));
+    let line = format!("--model shakespeare-llama --text {text} --context 64 --sequences 2 --observe");
+    let mut command = eval(&format!("{line} --pages 8,16 --heads 0.1,3.2 --format json --plots"));
+    let told: Value = serde_json::from_str(&succeed(command.arg(&out))).unwrap();
+    for row in told["pages"].as_array().unwrap() {
+        let (held, all) = (row["hold_99"].as_f64().unwrap(), row["pages"].as_f64().unwrap());
+        assert!(1.0 <= held && held <= all && all == if row["page"] == 8 { 6.5 } else { 3.5 }, "{row}");
+    }
+    let sizes = ["pages", "recall", "classes"].map(|name| told[name].as_array().unwrap().len());
+    assert_eq!(sizes, [2 * 4, 2 * 8, 4], "{told}");
+    for name in ["maps", "ranks-0.1", "ranks-3.2"] {
+        let read = |end: &str| std::fs::read_to_string(out.join(format!("{name}.{end}"))).unwrap().replace('\n', "");
+        assert_well_formed(&read("svg"));
+        assert!(read("svg").contains("layer 3, head 2") || name == "ranks-0.1", "{name}");
+        assert!(read("tex").contains("\\begin{tikzpicture}"), "{name}");
+    }
+    // Of 32 steps half see three pages of 16 and half four, in two heads.
+    let ranks = std::fs::read_to_string(out.join("ranks.csv")).unwrap();
+    assert_eq!((ranks.lines().next(), ranks.lines().count()), (Some("layer,head,position,page,rank"), 1 + 2 * 112));
+    fails(&mut eval(&format!("{line} --heads 9.0")), 1, ["layer 9 has no head 0"]);
+    fails(&mut eval(&format!("{line} --policies h2o")), 2, ["cannot be used with"]);
+    fails(&mut eval("--task glue --data x --observe"), 1, ["--observe is no option of --task glue"]);
+}
+
 /// Behind public text the full cache is that of the joined text, and pruning the public part alone shows.
 #[test]
 fn a_study_behind_public_text() {

@@ -1,7 +1,7 @@
 //! Plots: charts of studies and of sessions, each as SVG and as text for LaTeX.
 //!
 //! `axis` has scales and ticks, and `style` the look of each policy. `chart`, `bars` and `grid` draw on `canvas`, and
-//! `pgf` writes for LaTeX. `study`, `session` and `decoded` choose what is drawn.
+//! `pgf` writes for LaTeX. `map` draws attention. `study`, `session` and `decoded` choose what is drawn.
 
 mod axis;
 mod bars;
@@ -10,6 +10,7 @@ mod chart;
 mod command;
 mod decoded;
 mod grid;
+mod map;
 mod operations;
 mod pgf;
 mod session;
@@ -19,7 +20,7 @@ mod style;
 use std::path::{Path, PathBuf};
 
 use waggle_mpcache::PolicySpec;
-use waggle_study::eval::StudyReport;
+use waggle_study::eval::{AttentionStudy, StudyReport};
 
 pub(super) use canvas::{DrawError, Drawing};
 pub(super) use command::{PlotArgs, run};
@@ -45,6 +46,16 @@ pub(super) fn of_study(study: &StudyReport, sheet: &Sheet) -> Result<Plots, Erro
     add(&mut plots, sheet, "grid", &grid::Grid(study))?;
     for (name, chart) in study::charts(study) {
         add(&mut plots, sheet, name, &chart)?;
+    }
+    Ok(plots)
+}
+
+/// The maps of all heads that are drawn, and the ranks of pages of each.
+pub(super) fn of_attention(study: &AttentionStudy, model: &str) -> Result<Plots, Error> {
+    let (mut plots, sheet) = (Plots::new(), Sheet::default());
+    add(&mut plots, &sheet, "maps", &map::Maps(study, model))?;
+    for (name, chart) in map::ranks(study, model) {
+        add(&mut plots, &sheet, name, &chart)?;
     }
     Ok(plots)
 }

@@ -38,7 +38,7 @@ impl Tex for Grid<'_> {
     }
 }
 
-fn colour(RGBColor(red, green, blue): RGBColor) -> String {
+pub(super) fn colour(RGBColor(red, green, blue): RGBColor) -> String {
     format!("{{rgb,255:red,{red};green,{green};blue,{blue}}}")
 }
 

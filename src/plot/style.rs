@@ -118,6 +118,9 @@ const POLICIES: [(&str, RGBColor, Marker, bool, Dash); 26] = [
 /// The style of the full cache, which has a level and no points.
 pub(super) const FULL: Style = Style { ink: TEXT, marker: Circle, hollow: true, dash: (5, 4) };
 
+/// Inks of maps of attention: tokens that are important to all, to certain and to no queries, and other tokens.
+pub(super) const CLASSES: [RGBColor; 4] = [RGBColor(0xb4, 0x1f, 0x24), ORANGE, BLUE, GREY];
+
 /// The style of a line that is no policy.
 pub(super) const PLAIN: Style = Style { ink: BLUE, marker: Circle, hollow: false, dash: SOLID };
 

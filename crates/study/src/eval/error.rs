@@ -106,6 +106,14 @@ pub enum EvalError {
     /// A policy that needs to see values, on an engine that does not show them.
     #[error("policy `{0}` looks at the true scores: it needs an engine that sees its values")]
     Blind(&'static str),
+    /// A head to draw that is not in a layer that sees all tokens.
+    #[error("layer {layer} has no head {head} that sees all tokens")]
+    NoHead {
+        /// The layer, from 0.
+        layer: usize,
+        /// The query head, from 0.
+        head: usize,
+    },
     /// Threads cannot be started.
     #[error("cannot start threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),

@@ -26,7 +26,9 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use waggle_engine::{Error, Float, FloatWeight};
 use waggle_model::{Input, Model, Rows};
-use waggle_mpcache::{Expected, HeadPattern, HeadShape, KvCache, Piece, Policy, Store, UnknownValue, attention};
+use waggle_mpcache::{
+    Expected, HeadPattern, HeadShape, KvCache, Layers, Piece, Policy, Store, UnknownValue, attention,
+};
 
 use super::EvalError;
 use super::attention::Mean;
@@ -224,12 +226,7 @@ fn watch(
     let all = parallel(texts.len(), usize::MAX, |i| {
         let means = Arc::new(Mutex::new(none.clone()));
         let profiler = Profiler { watched: watched(&texts[i]), means: means.clone() };
-        let mut cache = KvCache::<Float>::with_policy(&layers, Box::new(profiler));
-        cache.expect(Expected { prompt: Some(texts[i].len()), ..Expected::default() });
-        for piece in texts[i].chunks(PIECE) {
-            let input = Input::known(piece);
-            model.forward(&mut Float::default(), input, &mut cache, Rows::None, &mut |_| ())?;
-        }
+        read(model, &layers, Box::new(profiler), &texts[i])?;
         tick();
         let means = means.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(means)
@@ -242,6 +239,21 @@ fn watch(
     }
     let numbers = |pair: &[Mean; 2]| pair.map(|mean| mean.get().unwrap_or(0.0));
     Ok(sum.iter().map(|heads| heads.iter().map(numbers).collect()).collect())
+}
+
+/// Puts `text` through the model under `policy`, as a prompt.
+pub(super) fn read(
+    model: &Model<FloatWeight>,
+    layers: &Layers,
+    policy: Box<dyn Policy<Float>>,
+    text: &[u32],
+) -> Result<(), EvalError> {
+    let mut cache = KvCache::<Float>::with_policy(layers, policy);
+    cache.expect(Expected { prompt: Some(text.len()), ..Expected::default() });
+    for piece in text.chunks(PIECE) {
+        model.forward(&mut Float::default(), Input::known(piece), &mut cache, Rows::None, &mut |_| ())?;
+    }
+    Ok(())
 }
 
 impl Policy<Float> for Profiler {
@@ -331,8 +343,6 @@ fn copies(period: usize, p: ArrayView1<f32>) -> Option<[f64; 2]> {
 
 #[cfg(test)]
 mod tests {
-    use waggle_mpcache::Layers;
-
     use super::*;
 
     /// Runs attention with `heads` heads on `tokens` tokens. In each head, every query attends to the one position

@@ -31,6 +31,7 @@
 //! metrics of each sequence alone.
 //!
 //! A [`Task`] makes the sequences: it is one file of `tasks` and a line in [`TASKS`].
+//! [`study_attention`] says what the full cache's attention looks at: pages, and tokens by class.
 //! [`judge_heads`] finds the heads that need distant tokens. [`Observed`] measures attention around any policy;
 //! [`evaluate`] runs a study with a [`Runner`]; a [`StudyReport`] holds the numbers.
 
@@ -42,6 +43,7 @@ mod interval;
 mod lm_eval;
 mod metrics;
 mod observed;
+pub mod pages;
 mod report;
 mod run;
 mod sequence;
@@ -55,6 +57,7 @@ pub use interval::{CONFIDENCE, Interval};
 pub(crate) use lm_eval::config_of;
 pub use metrics::{METRICS, Metric, Metrics, Trace};
 pub use observed::Observed;
+pub use pages::{AttentionMap, AttentionStudy, Class, study_attention};
 pub use report::{EVALUATION_VERSION, Row, SequenceInfo, StudyReport, TokenCost};
 pub(crate) use run::parallel;
 pub use run::{Candidate, InClear, Runner, Scores, TwoParties, evaluate};

@@ -421,7 +421,8 @@ fn batches(sequences: &[Sequence], most: Option<usize>) -> Vec<Range<usize>> {
         .collect()
 }
 
-fn check(
+/// Refuses sequences that the model cannot read, and candidates that `runner` cannot run.
+pub(super) fn check(
     runner: &dyn Runner,
     prefix: Option<&PublicPrefix>,
     sequences: &[Sequence],

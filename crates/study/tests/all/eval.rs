@@ -2,13 +2,16 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use serde_json::json;
+use serde_json::{Value, json};
 use waggle_engine::{Float, FloatLoader};
 use waggle_model::{Model, ModelFiles, bundled};
 use waggle_mpcache::PolicySpec;
 use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
+use waggle_report::table::Format;
 use waggle_session::party::ModelServer;
-use waggle_study::eval::{Candidate, EvalError, InClear, Metrics, Runner, Scores, Sequence, TwoParties, evaluate};
+use waggle_study::eval::{
+    Candidate, Class, EvalError, InClear, Metrics, Runner, Scores, Sequence, TwoParties, evaluate, study_attention,
+};
 
 use crate::support::naive::{self, Published, Query, Weights};
 use crate::support::write_dir;
@@ -119,7 +122,38 @@ fn streaming_equals_a_naive_recomputation() {
         }
     });
     assert_eq!(naive.mass.len(), (n - 1 - prompt) * heads * layers);
-    let whole = naive::logits(&config, &weights, &ids);
+    // The full cache: the last query of the prompt is the window, and judges eight tokens.
+    let (window, size) = (8, 3);
+    let (mut held, mut found, mut important) = (vec![vec![]; layers], vec![], vec![vec![]; layers * heads]);
+    let mut to_important = vec![vec![]; layers];
+    let whole = naive::pruned_llama(&config, &weights, &ids, &|_, _| true, &mut |layer, p, query| {
+        for h in 0..heads {
+            let score = |t: usize| (0..d).map(|i| query.q[h * d + i] * query.keys[t][h / group * d + i]).sum();
+            let scores: Vec<f64> = (0..=p).map(score).collect();
+            let attention = softmax(&scores);
+            let important: &mut Vec<usize> = &mut important[layer * heads + h];
+            if p == window {
+                important.extend((0..window).filter(|t| attention[*t] * (p + 1) as f64 >= 1.0));
+            }
+            if p < prompt {
+                continue;
+            }
+            to_important[layer].push(important.iter().map(|t| attention[*t]).sum());
+            let mut masses: Vec<f64> = attention.chunks(size).map(|page| page.iter().sum()).collect();
+            masses.sort_by(|a, b| b.total_cmp(a));
+            held[layer].push((1..).find(|k| masses[..*k].iter().sum::<f64>() >= 0.99).unwrap() as f64);
+            let best = |value: &dyn Fn(&[f64]) -> f64| {
+                let mut pages: Vec<(usize, &[f64])> = scores.chunks_exact(size).enumerate().collect();
+                pages.sort_by(|a, b| value(b.1).total_cmp(&value(a.1)));
+                pages.into_iter().map(|(page, _)| page).collect::<Vec<_>>()
+            };
+            let exact = best(&|page| page.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+            let by_centroid = best(&|page| page.iter().sum());
+            if exact.len() >= 4 {
+                found.push(by_centroid[..2].iter().filter(|page| exact[..2].contains(page)).count() as f64 / 2.0);
+            }
+        }
+    });
     let (mut nll, mut nll_full, mut kl, mut agreement, mut right) = (vec![], vec![], vec![], vec![], vec![]);
     let best = |row: &Vec<f64>| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
     for p in prompt..n - 1 {
@@ -144,6 +178,15 @@ fn streaming_equals_a_naive_recomputation() {
     close("recall", got.top_k_recall.unwrap(), mean(&naive.recall));
     close("attended", got.attended.unwrap(), mean(&naive.attended));
     assert_eq!(got.layer_overlap, Some(1.0), "the rule is the same on all layers");
+    let study = study_attention(&model, &sequences, &[size], &[(1, 3)], &|| ()).unwrap();
+    let looked: Value = serde_json::from_str(&study.document().render(Format::Json, None)).unwrap();
+    close("recall of pages", looked["recall"][0]["k_2"].as_f64().unwrap(), mean(&found));
+    for layer in 0..layers {
+        close("pages", looked["pages"][layer]["hold_99"].as_f64().unwrap(), mean(&held[layer]));
+        close("IA", looked["classes"][layer]["ia_attention"].as_f64().unwrap(), mean(&to_important[layer]));
+    }
+    let drawn = study.maps[0].classes.iter().enumerate().filter(|(_, class)| **class == Class::All).map(|(t, _)| t);
+    assert_eq!((drawn.collect::<Vec<_>>(), study.maps[0].rows.len()), (important[heads + 3].clone(), n));
     // The policy really prunes, so its numbers differ from the full cache's.
     assert!(got.kl > 0.01 && got.attention_mass.unwrap() < 0.9 && got.top_k_recall.unwrap() < 0.9, "{got:?}");
 }
