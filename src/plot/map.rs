@@ -93,10 +93,10 @@ impl Picture for Maps<'_> {
                     area.draw(&Rectangle::new(corners, ink.filled()))?;
                 }
                 // The window's queries stand between two lines, and decode steps below.
-                for (position, below) in [(map.classes.len(), "observation window"), (map.prompt, "decode steps")] {
+                for (position, below) in [(map.classes.len(), "window"), (map.prompt, "decode")] {
                     let y = top + (position * CELL as usize / tokens(map)) as i32;
                     line(area, &[(left, y), (left + side, y)], TEXT)?;
-                    words(area, below, (left + side, y - LINE / 2), SIZE, TEXT, HPos::Right)?;
+                    words(area, below, (left + side, y + LINE / 2), SIZE, TEXT, HPos::Right)?;
                 }
             }
             Ok(())
