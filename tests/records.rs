@@ -140,7 +140,8 @@ fn two_programs_run_in_turn() {
         command
     };
     let shown = succeed(&mut run(me, "demo --prompt-ids 1 --tokens 2 --link memory"));
-    assert!(shown.contains("the same program") && shown.contains("bytes") && shown.contains("new / old, median"), "{shown}");
+    assert!(shown.contains("both are waggle") && shown.contains("new / old, median"), "{shown}");
+    assert!(shown.contains("bytes") && shown.contains("1.00"), "{shown}");
     for side in read(&record)["sides"].as_array().unwrap() {
         assert_eq!(side["samples"].as_array().unwrap().len(), 3, "the warm-up does not count");
         assert!(side["samples"][0]["decode"]["seconds"].as_f64().unwrap() > 0.0);

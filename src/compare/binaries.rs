@@ -117,7 +117,7 @@ fn document(comparison: &Comparison, args: &CompareArgs) -> Document {
     let repeats = args.repeat;
     document.note(format!("{repeats} runs of each in turn after {} of warm-up, old and new:", comparison.warm_up));
     if old.program == new.program {
-        document.note("the same program");
+        document.note(format!("both are {}", old.program));
     } else {
         document.note(format!("old is {}, new is {}", old.program, new.program));
     }
