@@ -219,7 +219,7 @@ pub(super) struct FormatArgs {
     columns: Vec<String>,
     /// Write these rows alone: those with this value in this column, both as --format csv has them. Several values of
     /// one column may be given.
-    #[arg(long = "where", value_name = "NAME=VALUE", value_parser = of_column)]
+    #[arg(long = "where", id = "where", value_name = "NAME=VALUE", value_parser = of_column)]
     rows: Vec<(String, String)>,
     /// Caption of the table in LaTeX.
     #[arg(long, value_name = "TEXT")]
