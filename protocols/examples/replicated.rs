@@ -1,0 +1,568 @@
+//! Replicated secret sharing among three parties, beside what two parties and a dealer do for the same.
+//! `cargo run --release -p waggle-protocols --example replicated -- lan`, or another network of each pair.
+//!
+//! **Functionality.** Sums, products, truncation and opening of words modulo 2^64 that no party knows; of these a linear
+//! layer, and the gather of hidden rows.
+//!
+//! **Source.** MPCache, appendix B.3, which follows PUMA and ABY3 (eprint 2018/403). A word x = x_0 + x_1 + x_2 is
+//! *replicated*: P_i has x_i and x_(i+1). Seeds lie the same way: P_i draws k_i, and gives it to P_(i-1).
+//!
+//! | step | how | bytes for n results | flows |
+//! |---|---|---|---|
+//! | share | P_j draws x_j from k_j, sends x - x_j as x_(j+1) to P_(j+1); x_(j+2) = 0 | 8 n | 1 |
+//! | product | P_i sends x_i y_i + x_(i+1) y_i + x_i y_(i+1) + F(k_i) - F(k_(i+1)) to P_(i-1) | 24 n | 1 |
+//! | open | P_i sends x_i to P_(i+1) | 24 n | 1 |
+//! | `known`: linear f of P_c and P_(c-1) | P_(c-1) shares f(x_(c-1)), P_c shares f(x_c + x_(c+1)) | 16 n | 1 |
+//! | `shift` by d | P_1 shares (x_1 + x_2) / 2^d; x_0 / 2^d is shared already | 8 n | 1 |
+//! | `truncate` by d | the same, with the sign of x_1 + x_2; then `known` on it, modulo 2^d | (8 + 3 d / 8) n | 2 |
+//! | `one_hot` of 2^b words | P_0 shares the unit vector of x_0 + x_1; `known` rotates it by x_2 | 24 2^b n | 2 |
+//!
+//! A message has 8 bytes more. A flow is a step in which messages go at once; it takes half a round trip.
+//!
+//! **Truncation.** `shift` is ABY3's (section 5.1). The result is one of the two neighbours of x / 2^d at random, and
+//! x / 2^d on average, unless x_0 and x_1 + x_2 wrap around as signed words, which they do with probability up to
+//! (|x| + 1) / 2^64. Then it is wrong by 2^(64-d). `truncate` adds 2^62 before, so that the two wrap exactly if both are
+//! negative, and the product of their signs puts it right. It never fails. **Range.** |x| < 2^62, 0 < d < 62.
+//!
+//! **Gather.** MPCache, algorithm 2: rows [x = i], i < T, times the cache. All T tests of an index are made at once.
+//! **Range.** Any x, which counts modulo the power of two that is T or the next. **Error.** None.
+//!
+//! **What each party sees.** Two of three summands, and messages under masks from the seed that it lacks: uniform
+//! words. **Revealed.** What is opened. All follow the protocol, and no two collude: two together have all summands.
+
+use std::array::from_fn;
+use std::panic::resume_unwind;
+use std::time::{Duration, Instant};
+
+use aes::Aes128Enc;
+use ctr::Ctr64LE;
+use ctr::cipher::{KeyIvInit, StreamCipher};
+use ndarray::ArrayD;
+use rand::RngExt;
+use waggle_bits::{cpu::wide, mask, pack, packed_bytes, unpack};
+use waggle_net::{Channel, Ledger, Link, LinkShape, NetError, Phase, Role, Shaped, memory_pair};
+use waggle_planner::Planner;
+use waggle_protocols::functions::{selection::SELECTION_WIDTH, selection::gather, top_k::Selection};
+use waggle_protocols::ops::{B2a, Linear, OneHot, Truncation};
+use waggle_protocols::{Abb, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, HelperDeals, LINEAR_WIDTH, Options};
+use waggle_protocols::{Session, Shape, Tensor, WeightSpec, local::Pair};
+use waggle_testing::{distance, open, own, share};
+use zerocopy::IntoBytes;
+
+/// P_i's part of a vector: x_i and x_(i+1). What is linear, each party does to both.
+#[derive(Clone, Debug)]
+struct Shares([Vec<u64>; 2]);
+
+impl Shares {
+    fn len(&self) -> usize {
+        self.0[0].len()
+    }
+
+    fn map(&self, f: impl Fn(u64) -> u64) -> Self {
+        Shares(self.0.each_ref().map(|part| part.iter().map(|x| f(*x)).collect()))
+    }
+
+    fn plus(&self, other: &Self) -> Self {
+        let sum = |(x, y): (&u64, &u64)| x.wrapping_add(*y);
+        Shares(from_fn(|i| self.0[i].iter().zip(&other.0[i]).map(sum).collect()))
+    }
+
+    fn times(&self, c: u64) -> Self {
+        self.map(|x| x.wrapping_mul(c))
+    }
+
+    /// x_i + x_(i+1).
+    fn two(&self) -> Vec<u64> {
+        self.0[0].iter().zip(&self.0[1]).map(|(x, y)| x.wrapping_add(*y)).collect()
+    }
+}
+
+/// One of the three parties.
+struct Party {
+    id: usize,
+    /// The channels to P_(i-1) and P_(i+1).
+    links: [Channel; 2],
+    /// The streams of k_i and k_(i+1).
+    streams: [Ctr64LE<Aes128Enc>; 2],
+    flows: u64,
+}
+
+const BEFORE: usize = 0;
+const AFTER: usize = 1;
+
+impl Party {
+    fn new(id: usize, seed: [u8; 16], mut links: [Channel; 2]) -> Result<Self, Error> {
+        const STEP: &str = "replicated/seed";
+        links[BEFORE].send(STEP, &seed)?;
+        links[BEFORE].flush(STEP)?;
+        let mut other = [0; 16];
+        other.copy_from_slice(&links[AFTER].recv(STEP, 16)?);
+        let streams = [seed, other].map(|seed| Ctr64LE::new(&seed.into(), &[0; 16].into()));
+        Ok(Party { id, links, streams, flows: 0 })
+    }
+
+    /// The next `n` words of the stream of k_(i + `of`).
+    fn draw(&mut self, of: usize, n: usize) -> Vec<u64> {
+        let mut words = vec![0u64; n];
+        self.streams[of].apply_keystream(words.as_mut_bytes());
+        words.iter().map(|word| u64::from_le(*word)).collect()
+    }
+
+    fn send(&mut self, to: usize, step: &'static str, width: u32, words: &[u64]) -> Result<(), Error> {
+        self.links[to].send_owned(step, pack(words, &[width]))?;
+        Ok(self.links[to].flush(step)?)
+    }
+
+    fn receive(&mut self, from: usize, step: &'static str, width: u32, n: usize) -> Result<Vec<u64>, Error> {
+        Ok(unpack(step, &self.links[from].recv(step, packed_bytes(n, &[width]))?, n, &[width])?)
+    }
+
+    /// Bytes sent to P_(i-1) and to P_(i+1), and flows.
+    fn spent(&self) -> [u64; 3] {
+        let [before, after] = self.links.each_ref().map(|link| link.ledger().total());
+        [before.bytes_client_to_server, after.bytes_server_to_client, self.flows]
+    }
+
+    /// Shares `n` words modulo 2^`width` that `owner` alone computes. The caller counts the flow: sharings go at once.
+    fn share(&mut self, owner: usize, width: u32, n: usize, x: impl FnOnce() -> Vec<u64>) -> Result<Shares, Error> {
+        const STEP: &str = "replicated/share";
+        Ok(Shares(match (self.id + 3 - owner) % 3 {
+            0 => {
+                let own = self.draw(0, n);
+                let rest: Vec<u64> = x().iter().zip(&own).map(|(x, own)| x.wrapping_sub(*own)).collect();
+                self.send(AFTER, STEP, width, &rest)?;
+                [own, rest]
+            }
+            1 => [self.receive(BEFORE, STEP, width, n)?, vec![0; n]],
+            _ => [vec![0; n], self.draw(1, n)],
+        }))
+    }
+
+    /// The summand x_c as a shared value of its own.
+    fn summand(&self, x: &Shares, c: usize) -> Shares {
+        Shares(from_fn(|i| if (self.id + i) % 3 == c { x.0[i].clone() } else { vec![0; x.len()] }))
+    }
+
+    /// x + c for a public c.
+    fn plus_public(&self, x: &Shares, c: u64) -> Shares {
+        x.plus(&self.summand(&x.map(|_| c), 0))
+    }
+
+    /// The product of two matrices, (m, k) and (k, n).
+    fn matmul(&mut self, x: &Shares, y: &Shares, [m, k, n]: [usize; 3]) -> Result<Shares, Error> {
+        let mut z = vec![0u64; m * n];
+        let add = |z: u64, a: u64, b: u64| z.wrapping_add(a.wrapping_mul(b));
+        wide(|| {
+            for (i, z) in z.chunks_exact_mut(n).enumerate() {
+                for j in 0..k {
+                    let [a, b] = x.0.each_ref().map(|part| part[i * k + j]);
+                    let [c, d] = y.0.each_ref().map(|part| &part[j * n..][..n]);
+                    let sums = z.iter_mut().zip(c).zip(d);
+                    sums.for_each(|((z, c), d)| *z = add(add(*z, a, c.wrapping_add(*d)), b, *c));
+                }
+            }
+        });
+        self.replicate(z)
+    }
+
+    /// Products of entries.
+    fn multiply(&mut self, x: &Shares, y: &Shares) -> Result<Shares, Error> {
+        let all = x.two().into_iter().zip(&y.0[0]).zip(x.0[0].iter().zip(&y.0[1]));
+        self.replicate(all.map(|((ab, c), (a, d))| ab.wrapping_mul(*c).wrapping_add(a.wrapping_mul(*d))).collect())
+    }
+
+    /// Shares z, of which each party has a summand. A fresh sharing of zero hides what the summands come from.
+    fn replicate(&mut self, mut z: Vec<u64>) -> Result<Shares, Error> {
+        const STEP: &str = "replicated/product";
+        self.flows += 1;
+        let [plus, minus] = [0, 1].map(|of| self.draw(of, z.len()));
+        let zeros = plus.iter().zip(&minus).map(|(plus, minus)| plus.wrapping_sub(*minus));
+        z.iter_mut().zip(zeros).for_each(|(z, zero)| *z = z.wrapping_add(zero));
+        self.send(BEFORE, STEP, 64, &z)?;
+        let next = self.receive(AFTER, STEP, 64, z.len())?;
+        Ok(Shares([z, next]))
+    }
+
+    /// f(x) modulo 2^`width` for a linear f that P_`c` and the party before it know.
+    fn known(&mut self, c: usize, width: u32, x: &Shares, f: impl Fn(&[u64]) -> Vec<u64>) -> Result<Shares, Error> {
+        self.flows += 1;
+        let one = self.share((c + 2) % 3, width, x.len(), || f(&x.0[0]))?;
+        Ok(one.plus(&self.share(c, width, x.len(), || f(&x.two()))?))
+    }
+
+    /// Opens x to all three.
+    fn open(&mut self, x: &Shares) -> Result<Vec<u64>, Error> {
+        const STEP: &str = "replicated/open";
+        self.flows += 1;
+        self.send(AFTER, STEP, 64, &x.0[0])?;
+        let last = self.receive(BEFORE, STEP, 64, x.len())?;
+        Ok(x.two().iter().zip(last).map(|(two, last)| two.wrapping_add(last)).collect())
+    }
+
+    /// x / 2^`d`, unless the summands wrap around: one is rounded down and the other up.
+    fn shift(&mut self, x: &Shares, d: u32) -> Result<Shares, Error> {
+        self.flows += 1;
+        let down = self.summand(&x.map(|a| (a as i64 >> d) as u64), 0);
+        let up = |b: &u64| ((*b as i64 >> d) + i64::from(b & mask(d) != 0)) as u64;
+        Ok(down.plus(&self.share(1, 64, x.len(), || x.two().iter().map(up).collect())?))
+    }
+
+    /// x / 2^`d` for |x| < 2^62 and 0 < d < 62.
+    fn truncate(&mut self, x: &Shares, d: u32) -> Result<Shares, Error> {
+        let x = self.plus_public(x, 1 << 62);
+        let shifted = self.shift(&x, d)?;
+        // Where both are negative, 2^64 / 2^d is missing. So the product of the signs counts modulo 2^d.
+        let sign = self.share(1, d, x.len(), || x.two().iter().map(|b| b >> 63).collect())?;
+        let own = &x.0[usize::from(self.id == 2)];
+        let both = self.known(0, d, &sign, |sign| sign.iter().zip(own).map(|(b, a)| b * (a >> 63)).collect())?;
+        Ok(self.plus_public(&shifted.plus(&both.times(1 << (64 - d))), (1u64 << (62 - d)).wrapping_neg()))
+    }
+
+    /// x W, of `shape` (m, k, n), without the low `d` bits.
+    fn linear(&mut self, x: &Shares, w: &Shares, shape: [usize; 3], d: u32) -> Result<Shares, Error> {
+        let y = self.matmul(x, w, shape)?;
+        self.truncate(&y, d)
+    }
+
+    /// For each x a row of words [x = i], i < `n`.
+    fn one_hot(&mut self, x: &Shares, n: usize) -> Result<Shares, Error> {
+        let all = n.next_power_of_two();
+        let unit = |x: &u64| (0..all).map(|i| u64::from(i == *x as usize % all)).collect::<Vec<_>>();
+        let rows = self.share(0, 64, x.len() * all, || x.two().iter().flat_map(unit).collect())?;
+        self.flows += 1;
+        let by = &x.0[usize::from(self.id == 1)];
+        let rotate = |(row, by): (&[u64], &u64)| {
+            let by = *by as usize % all;
+            [&row[all - by..], &row[..all - by]].concat()
+        };
+        let rows = self.known(2, 64, &rows, |rows| rows.chunks_exact(all).zip(by).flat_map(rotate).collect())?;
+        Ok(Shares(rows.0.map(|part| part.chunks_exact(all).flat_map(|row| &row[..n]).copied().collect())))
+    }
+
+    /// The rows of `cache` (n, w) that the words `x` name.
+    fn gather(&mut self, x: &Shares, cache: &Shares, [n, w]: [usize; 2]) -> Result<Shares, Error> {
+        let chosen = self.one_hot(x, n)?;
+        self.matmul(&chosen, cache, [x.len(), n, w])
+    }
+}
+
+/// Runs `protocol` as all three parties in threads. `wrap` gets the number of a party, and its end of a link.
+fn three<T: Send>(
+    seeds: [[u8; 16]; 3],
+    wrap: impl Fn(usize, Box<dyn Link>) -> Result<Box<dyn Link>, Error>,
+    protocol: impl Fn(&mut Party) -> Result<T, Error> + Sync,
+) -> Result<[T; 3], Error> {
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for id in 0..3 {
+        let (here, there) = memory_pair(Duration::from_secs(600));
+        after.push(Channel::new(Role::Server, wrap(id, Box::new(here))?));
+        before.push(Channel::new(Role::Client, wrap((id + 1) % 3, Box::new(there))?));
+    }
+    before.rotate_right(1);
+    let mut results = std::thread::scope(|scope| {
+        let links = before.into_iter().zip(after).map(|(before, after)| [before, after]);
+        let run = |((id, seed), links)| {
+            let protocol = &protocol;
+            scope.spawn(move || protocol(&mut Party::new(id, seed, links)?))
+        };
+        let parties: Vec<_> = seeds.into_iter().enumerate().zip(links).map(run).collect();
+        parties.into_iter().map(|party| party.join().unwrap_or_else(|panic| resume_unwind(panic))).collect::<Vec<_>>()
+    });
+    let [c, b, a] = from_fn(|_| results.pop().expect("three parties"));
+    Ok([a?, b?, c?])
+}
+
+/// Two factors: a row and a weight (inputs, outputs), or an index and a cache (1, n, w) from which it gathers.
+type Factors = [ArrayD<u64>; 2];
+/// Bytes dealt, bytes and flows online, seconds of dealing and online; and the results.
+type Run = ([f64; 5], Vec<u64>);
+
+/// Fractional bits of weights, which products lose again.
+const WEIGHT_FRAC: u32 = 16;
+/// Runs, of which the fastest counts.
+const RUNS: usize = 5;
+
+fn replicated(work: &[Factors], network: LinkShape) -> Result<Run, Error> {
+    let shaped = |_, link| match Shaped::new(link, network) {
+        Ok(link) => Ok(Box::new(link) as Box<dyn Link>),
+        Err(source) => Err(NetError::Io { step: "shape the link", source }.into()),
+    };
+    let parties = three(rand::random(), shaped, |party| {
+        let mut share = |x: &ArrayD<u64>| party.share(0, 64, x.len(), || x.iter().copied().collect());
+        let shares = work.iter().map(|[x, y]| Ok([share(x)?, share(y)?])).collect::<Result<Vec<_>, Error>>()?;
+        let (mut best, mut spent, mut results) = (f64::MAX, [0; 3], Vec::new());
+        for _ in 0..RUNS {
+            // All begin at once.
+            party.open(&Shares([vec![0], vec![0]]))?;
+            let (before, start) = (party.spent(), Instant::now());
+            let product = |([_, factor], [x, y]): (&Factors, &[Shares; 2])| match *factor.shape() {
+                [inputs, outputs] => party.linear(x, y, [1, inputs, outputs], WEIGHT_FRAC),
+                ref shape => party.gather(x, y, [shape[1], shape[2]]),
+            };
+            results = work.iter().zip(&shares).map(product).collect::<Result<Vec<_>, _>>()?;
+            best = best.min(start.elapsed().as_secs_f64());
+            spent = from_fn(|i| party.spent()[i] - before[i]);
+        }
+        let opened = results.iter().map(|y| party.open(y)).collect::<Result<Vec<_>, _>>()?;
+        Ok((spent, best, opened.concat()))
+    })?;
+    let bytes: u64 = parties.iter().map(|(spent, ..)| spent[0] + spent[1]).sum();
+    let seconds = parties.iter().map(|(_, seconds, _)| *seconds).fold(0.0, f64::max);
+    let [([.., flows], _, opened), ..] = parties;
+    Ok(([0.0, bytes as f64, flows as f64, 0.0, seconds], opened))
+}
+
+/// The same between two parties. `weights` are what this party knows of weights.
+fn two_parties<B: Abb>(b: &mut B, work: &[[B::Words; 2]], weights: &[FixedWeight]) -> Result<Vec<B::Words>, Error> {
+    let product = |(i, [x, y]): (usize, &[B::Words; 2])| {
+        if let Some(weight) = weights.get(i) {
+            let product = b.apply(Linear { weight }, x)?;
+            return b.apply(Truncation { width: LINEAR_WIDTH, shift: WEIGHT_FRAC, out: 64 }, &product);
+        }
+        let (m, n) = (x.len(), y.shape()[1]);
+        let bits = b.apply(OneHot { bits: n.ilog2(), count: n }, x)?;
+        let rows = b.apply(B2a { width: SELECTION_WIDTH }, &bits)?.reshape(&[1, m, n]);
+        gather(b, &Selection::OneHot(rows), y, 4)
+    };
+    work.iter().enumerate().map(product).collect()
+}
+
+fn dealt(work: &[Factors], network: LinkShape) -> Result<Run, Error> {
+    let options = Options { preprocess: true, helper: HelperDeals::Weights, link: network, ..Options::default() };
+    let weight = |(i, [_, y]): (usize, &Factors)| {
+        let &[inputs, outputs] = y.shape() else { return None };
+        let matrix = FixedMatrix::integers(inputs, outputs, y.iter().map(|w| *w as i32).collect());
+        let values = Some(FixedValues { matrix, bias: vec![0; outputs] });
+        Some(FixedWeight { spec: WeightSpec::new(i.to_string(), inputs, outputs), frac: WEIGHT_FRAC, values })
+    };
+    let known: Vec<FixedWeight> = work.iter().enumerate().filter_map(weight).collect();
+    let announced: Vec<_> = known.iter().map(|weight| FixedWeight::with_frac(&weight.spec, WEIGHT_FRAC)).collect();
+    let matrix = |name: &str| {
+        let weight = known.iter().find(|weight| weight.spec.name == name);
+        weight.and_then(|weight| weight.values.as_ref()).map(|values| &values.matrix)
+    };
+    let mut planner = Planner::new(options);
+    let shapes: Vec<_> = work.iter().map(|pair| pair.each_ref().map(|x| Shape(x.shape().to_vec()))).collect();
+    two_parties(&mut planner, &shapes, &announced)?;
+    let (needs, shares) = (planner.needs(), work.iter().map(|pair| pair.each_ref().map(share)).collect::<Vec<_>>());
+    let mut pair = Pair::over(Some(network), |channel| Session::new(channel, options))?;
+    let (mut run, mut opened) = ([0.0, 0.0, 0.0, f64::MAX, f64::MAX], Vec::new());
+    for _ in 0..RUNS {
+        let spent = |ledger: &Ledger| [Phase::Offline, Phase::Decode].map(|phase| ledger.phase_total(phase));
+        let before = spent(pair.ledger());
+        let ([(dealing, y), (online, z)], helper) = pair.run_with_helper(&needs, matrix, |abb| {
+            let (server, start) = (abb.session().is_server(), Instant::now());
+            abb.prepare(&needs, |name| matrix(name).filter(|_| server), &mut |_| ())?;
+            let dealing = start.elapsed().as_secs_f64();
+            abb.session().channel().ledger_mut().set_phase(Phase::Decode);
+            let x: Vec<_> = shares.iter().map(|pair| pair.each_ref().map(|x| own(abb, x).clone())).collect();
+            let start = Instant::now();
+            let y = two_parties(abb, &x, if server { &known } else { &announced })?;
+            Ok(([dealing, start.elapsed().as_secs_f64()], y))
+        })?;
+        let seconds: [f64; 2] = from_fn(|i| dealing[i].max(online[i]));
+        let [made, online] = from_fn(|i| spent(pair.ledger())[i].since(&before[i]));
+        let helper: u64 = helper.iter().map(|link| spent(link)[0].bytes()).sum();
+        run = [
+            (made.bytes() + helper) as f64,
+            online.bytes() as f64,
+            online.flows as f64,
+            run[3].min(seconds[0]),
+            run[4].min(seconds[1]),
+        ];
+        opened = y.into_iter().zip(z).flat_map(|(y, z)| open(&[y, z])).collect();
+    }
+    Ok((run, opened))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let network: LinkShape = std::env::args().nth(1).as_deref().unwrap_or("lan").parse()?;
+    let words = |shape: &[usize], bits| {
+        ArrayD::from_shape_simple_fn(shape, || rand::rng().random_range(-1i64 << bits..1i64 << bits) as u64)
+    };
+    let layer = [(768, 2304), (768, 768), (768, 3072), (3072, 768)];
+    let layer = layer.map(|(inputs, outputs)| [words(&[1, inputs], FRAC + 2), words(&[inputs, outputs], 13)]);
+    let [rows, clusters] = [[1024, 64, 256], [64, 1024, 16]]
+        .map(|[n, w, m]| [words(&[m], 40).mapv(|x| x % n as u64), words(&[1, n, w], FRAC + 2)]);
+    println!(
+        "| {network} | form | dealt, kB | online, kB | flows | dealing, ms | online, ms |\n|---|---|---|---|---|---|---|"
+    );
+    for (name, work) in [
+        ("products of a layer", &layer[..]),
+        ("256 of 1024 rows of 64 words", &[rows]),
+        ("16 of 64 rows of 1024 words", &[clusters]),
+    ] {
+        let [a, b] = [replicated(work, network)?, dealt(work, network)?];
+        let close = |(a, b): (&u64, &u64)| distance(*a, *b, 64) <= 3;
+        assert!(a.1.len() == b.1.len() && a.1.iter().zip(&b.1).all(close), "{name}: results differ");
+        for (form, ([dealt, bytes, flows, dealing, seconds], _)) in [("replicated", a), ("dealt", b)] {
+            let [dealt, bytes, dealing, seconds] = [dealt / 1e3, bytes / 1e3, dealing * 1e3, seconds * 1e3];
+            println!("| {name} | {form} | {dealt:.1} | {bytes:.1} | {flows} | {dealing:.2} | {seconds:.2} |");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use proptest::prelude::*;
+    use waggle_net::HEADER_BYTES;
+
+    use super::*;
+
+    type Protocol<T> = fn(&mut Party, &Shares) -> Result<T, Error>;
+
+    /// What the three open, all the same, of results that `protocol` has of x, which P_0 shares.
+    fn opened(x: &[u64], protocol: impl Fn(&mut Party, Shares) -> Result<Shares, Error> + Sync) -> Vec<u64> {
+        let seeds = [1, 2, 3].map(|seed| [seed; 16]);
+        let [a, b, c] = three(
+            seeds,
+            |_, link| Ok(link),
+            |party| {
+                let x = party.share(0, 64, x.len(), || x.to_vec())?;
+                let y = protocol(party, x)?;
+                party.open(&y)
+            },
+        )
+        .expect("all are honest");
+        assert!(a == b && b == c);
+        a
+    }
+
+    proptest! {
+        #[test]
+        fn sums_and_products_are_those_of_the_words(x: [u64; 6], y: [u64; 6], c: [u64; 3]) {
+            let with = |f: fn(&mut Party, &Shares, &Shares, [u64; 3]) -> Result<Shares, Error>| {
+                opened(&x, |party, x| {
+                    let y = party.share(2, 64, 6, || y.to_vec())?;
+                    f(party, &x, &y, c)
+                })
+            };
+            let add = |sum: u64, (a, b): (u64, u64)| sum.wrapping_add(a.wrapping_mul(b));
+            let sums = x.iter().zip(&y).map(|(x, y)| add(add(c[2], (*x, c[0])), (*y, c[1])));
+            let sum = with(|party, x, y, c| Ok(party.plus_public(&x.times(c[0]).plus(&y.times(c[1])), c[2])));
+            prop_assert_eq!(sum, sums.collect::<Vec<_>>());
+            let products = x.iter().zip(&y).map(|(x, y)| x.wrapping_mul(*y)).collect::<Vec<_>>();
+            prop_assert_eq!(with(|party, x, y, _| party.multiply(x, y)), products);
+            let entry = |i: usize| (0..3).map(|k| (x[i / 2 * 3 + k], y[2 * k + i % 2])).fold(0, add);
+            prop_assert_eq!(with(|party, x, y, _| party.matmul(x, y, [2, 3, 2])), (0..4).map(entry).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn truncation_never_fails(x: [i64; 4], below in 1u32..=62, d in 1u32..62) {
+            let [top, x] = [(1 << 62) - 1, 0].map(|top| [x[0], x[1], x[2], x[3]].map(|x| if top > 0 { top } else { x >> (64 - below) >> 1 }));
+            let x = [x[0], x[1], x[2] >> d << d, x[3], top[0], -top[0]];
+            let got = opened(&x.map(|x| x as u64), |party, x| party.truncate(&x, d));
+            for (got, x) in got.into_iter().zip(x) {
+                let up = (got as i64).wrapping_sub(x >> d);
+                prop_assert!(up == 0 || up == 1 && x as u64 & mask(d) != 0, "{} for {x}", got as i64);
+            }
+        }
+
+        #[test]
+        fn gathering_takes_the_rows_that_are_named(x: [u64; 3], n in 1usize..20, cache: [u64; 38]) {
+            let x = x.map(|x| x / 32 * 32 + x % n as u64);
+            let got = opened(&x, |party, x| {
+                let cache = party.share(1, 64, 2 * n, || cache[..2 * n].to_vec())?;
+                party.gather(&x, &cache, [n, 2])
+            });
+            prop_assert_eq!(got, x.map(|x| [0, 1].map(|i| cache[2 * (x % 32) as usize + i])).concat());
+        }
+    }
+
+    #[test]
+    fn a_shift_fails_as_often_as_it_may() {
+        let got = opened(&[1 << 60; 4096], |party, x| party.shift(&x, 16));
+        let wrong: Vec<_> = got.into_iter().filter(|y| *y != 1 << 44).collect();
+        assert!((160..352).contains(&wrong.len()), "{} for 4096 / 16 and six deviations", wrong.len());
+        assert!(wrong.into_iter().all(|y| y == (1u64 << 44).wrapping_sub(1 << 48)));
+    }
+
+    #[test]
+    fn each_link_carries_what_the_table_says() {
+        let words = |n, width| (packed_bytes(n, &[width]) + HEADER_BYTES) as u64;
+        let [three_words, three_ends, rows] = [words(3, 64), words(3, 16), words(24, 64)];
+        let steps: [(Protocol<()>, _, _, _); 6] = [
+            (|party, x| party.multiply(x, x).map(drop), three_words, [0; 3], 1),
+            (|party, x| party.matmul(x, x, [1, 3, 1]).map(drop), words(1, 64), [0; 3], 1),
+            (|party, x| party.open(x).map(drop), 0, [three_words; 3], 1),
+            (|party, x| party.shift(x, 16).map(drop), 0, [0, three_words, 0], 1),
+            (|party, x| party.truncate(x, 16).map(drop), 0, [three_ends, three_words + three_ends, three_ends], 2),
+            (|party, x| party.one_hot(x, 5).map(drop), 0, [rows; 3], 2),
+        ];
+        for (i, (step, before, after, flows)) in steps.into_iter().enumerate() {
+            let parties = three(
+                [[1; 16]; 3],
+                |_, link| Ok(link),
+                |party| {
+                    let start = party.spent();
+                    step(party, &Shares([vec![1; 3], vec![1; 3]]))?;
+                    let spent: [u64; 3] = from_fn(|i| party.spent()[i] - start[i]);
+                    Ok((spent, party.links.each_ref().map(|link| link.ledger().untimed())))
+                },
+            );
+            let parties = parties.expect("all are honest");
+            for id in 0..3 {
+                assert_eq!(parties[id].0, [before, after[id], flows], "step {i} at P_{id}");
+                assert_eq!(parties[id].1[AFTER], parties[(id + 1) % 3].1[BEFORE], "both ends of a link");
+            }
+        }
+    }
+
+    /// A link that keeps what its party receives.
+    struct Tap(Box<dyn Link>, Arc<Mutex<Vec<u8>>>);
+
+    impl Link for Tap {
+        waggle_net::forward_link!(self => self.0; send timeout take_sender close read_ahead exporter wire_bytes);
+
+        fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
+            self.0.recv(buf)?;
+            self.1.lock().expect("no panic").extend(&*buf);
+            Ok(())
+        }
+    }
+
+    /// Whether what P_`id` receives tells two secrets apart. It has the same two summands and the same two seeds in
+    /// all runs, and the third seed changes. By Serfling's bound, equal distributions fail with probability 10^-9.
+    fn told(id: usize, protocol: Protocol<()>) -> bool {
+        const RUNS: u8 = 64;
+        let counts = |secret: u64| {
+            let mut counts = Vec::new();
+            for run in 0..RUNS {
+                let heard = Arc::<Mutex<Vec<u8>>>::default();
+                let tap = |of, link| Ok(if of == id { Box::new(Tap(link, heard.clone())) } else { link });
+                let by_role = |own: u64, next: u64, last| [own, next, last];
+                let (seeds, summands) = ([1, 2, 3 + run], by_role(5, 7, secret.wrapping_sub(12)));
+                let of = |i: usize| (i + 3 - id) % 3;
+                three(from_fn(|i| [seeds[of(i)]; 16]), tap, |party| {
+                    protocol(party, &Shares(from_fn(|i| vec![summands[of(party.id + i)]; 2])))
+                })
+                .expect("all are honest");
+                let heard = heard.lock().expect("no panic");
+                counts.resize(8 * heard.len(), 0i32);
+                counts.iter_mut().enumerate().for_each(|(i, count)| *count += i32::from(heard[i / 8] >> (i % 8) & 1));
+            }
+            counts
+        };
+        let [a, b] = [0x1234_5678, 0x5555_5555_5555].map(counts);
+        let most = (f64::from(RUNS) * (2e9 * a.len() as f64).ln()).sqrt();
+        a.len() != b.len() || a.iter().zip(b).any(|(a, b)| f64::from((a - b).abs()) > most)
+    }
+
+    #[test]
+    fn a_single_view_tells_nothing() {
+        for id in 0..3 {
+            let silent = |party: &mut Party, x: &Shares| {
+                let y = party.multiply(x, x)?;
+                let y = party.truncate(&y, 16)?;
+                party.gather(x, &y, [2, 1]).map(drop)
+            };
+            assert!(!told(id, silent), "P_{id}");
+            // What is opened is told, and a summand that is sent without a mask.
+            assert!(told(id, |party, x| party.open(x).map(drop)), "P_{id}");
+        }
+    }
+}
