@@ -1,8 +1,8 @@
 //! Replicated secret sharing among three parties, beside what two parties and a dealer do for the same.
 //! `cargo run --release -p waggle-protocols --example replicated -- lan`, or another network of each pair.
 //!
-//! **Functionality.** Sums, products, truncation and opening of words modulo 2^64 that no party knows; of these a linear
-//! layer, and the gather of hidden rows.
+//! **Functionality.** Sums, products, truncation and opening of words modulo 2^64 that no party knows; of these a
+//! linear layer, and the gather of hidden rows.
 //!
 //! **Source.** MPCache, appendix B.3, which follows PUMA and ABY3 (eprint 2018/403). A word x = x_0 + x_1 + x_2 is
 //! *replicated*: P_i has x_i and x_(i+1). Seeds lie the same way: P_i draws k_i, and gives it to P_(i-1).
@@ -21,8 +21,8 @@
 //!
 //! **Truncation.** `shift` is ABY3's (section 5.1). The result is one of the two neighbours of x / 2^d at random, and
 //! x / 2^d on average, unless x_0 and x_1 + x_2 wrap around as signed words, which they do with probability up to
-//! (|x| + 1) / 2^64. Then it is wrong by 2^(64-d). `truncate` adds 2^62 before, so that the two wrap exactly if both are
-//! negative, and the product of their signs puts it right. It never fails. **Range.** |x| < 2^62, 0 < d < 62.
+//! (|x| + 1) / 2^64. Then it is wrong by 2^(64-d). `truncate` adds 2^62 before, so that the two wrap exactly if both
+//! are negative, and the product of their signs puts it right. It never fails. **Range.** |x| < 2^62, 0 < d < 62.
 //!
 //! **Gather.** MPCache, algorithm 2: rows [x = i], i < T, times the cache. All T tests of an index are made at once.
 //! **Range.** Any x, which counts modulo the power of two that is T or the next. **Error.** None.
@@ -124,7 +124,7 @@ impl Party {
         [before.bytes_client_to_server, after.bytes_server_to_client, self.flows]
     }
 
-    /// Shares `n` words modulo 2^`width` that `owner` alone computes. The caller counts the flow: sharings go at once.
+    /// Shares `n` words modulo 2^`width` that `owner` computes. The caller counts the flow: sharings go at once.
     fn share(&mut self, owner: usize, width: u32, n: usize, x: impl FnOnce() -> Vec<u64>) -> Result<Shares, Error> {
         const STEP: &str = "replicated/share";
         Ok(Shares(match (self.id + 3 - owner) % 3 {
@@ -392,9 +392,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("256 of 1024 rows of 64 words, 4 times", &gathers(1024, 64, 256)),
         ("16 of 64 rows of 1024 words, 4 times", &gathers(64, 1024, 16)),
     ];
-    println!(
-        "| {network} | form | dealt, kB | online, kB | flows | dealing, ms | online, ms |\n|---|---|---|---|---|---|---|"
-    );
+    println!("| {network} | form | dealt, kB | online, kB | flows | dealing, ms | online, ms |");
+    println!("|---|---|---|---|---|---|---|");
     for (name, work) in works {
         let [a, b] = [replicated(work, network)?, dealt(work, network)?];
         let close = |(a, b): (&u64, &u64)| distance(*a, *b, 64) <= 3;
@@ -417,21 +416,20 @@ mod tests {
 
     use super::*;
 
-    type Protocol<T> = fn(&mut Party, &Shares) -> Result<T, Error>;
+    type Protocol = fn(&mut Party, &Shares) -> Result<(), Error>;
 
-    /// What the three open, all the same, of results that `protocol` has of x, which P_0 shares.
+    fn bare(_: usize, link: Box<dyn Link>) -> Result<Box<dyn Link>, Error> {
+        Ok(link)
+    }
+
+    /// What the three open, all the same, of the result that `protocol` has of x, which P_0 shares.
     fn opened(x: &[u64], protocol: impl Fn(&mut Party, Shares) -> Result<Shares, Error> + Sync) -> Vec<u64> {
-        let seeds = [1, 2, 3].map(|seed| [seed; 16]);
-        let [a, b, c] = three(
-            seeds,
-            |_, link| Ok(link),
-            |party| {
-                let x = party.share(0, 64, x.len(), || x.to_vec())?;
-                let y = protocol(party, x)?;
-                party.open(&y)
-            },
-        )
-        .expect("all are honest");
+        let parties = three([1, 2, 3].map(|seed| [seed; 16]), bare, |party| {
+            let x = party.share(0, 64, x.len(), || x.to_vec())?;
+            let y = protocol(party, x)?;
+            party.open(&y)
+        });
+        let [a, b, c] = parties.expect("all are honest");
         assert!(a == b && b == c);
         a
     }
@@ -439,20 +437,17 @@ mod tests {
     proptest! {
         #[test]
         fn sums_and_products_are_those_of_the_words(x: [u64; 6], y: [u64; 6], c: [u64; 3]) {
-            let with = |f: fn(&mut Party, &Shares, &Shares, [u64; 3]) -> Result<Shares, Error>| {
-                opened(&x, |party, x| {
-                    let y = party.share(2, 64, 6, || y.to_vec())?;
-                    f(party, &x, &y, c)
-                })
-            };
+            let got = opened(&x, |party, x| {
+                let y = party.share(2, 64, 6, || y.to_vec())?;
+                let sum = party.plus_public(&x.times(c[0]).plus(&y.times(c[1])), c[2]);
+                let all = [sum, party.multiply(&x, &y)?, party.matmul(&x, &y, [2, 3, 2])?];
+                Ok(Shares(from_fn(|i| all.iter().flat_map(|z| z.0[i].clone()).collect())))
+            });
             let add = |sum: u64, (a, b): (u64, u64)| sum.wrapping_add(a.wrapping_mul(b));
-            let sums = x.iter().zip(&y).map(|(x, y)| add(add(c[2], (*x, c[0])), (*y, c[1])));
-            let sum = with(|party, x, y, c| Ok(party.plus_public(&x.times(c[0]).plus(&y.times(c[1])), c[2])));
-            prop_assert_eq!(sum, sums.collect::<Vec<_>>());
-            let products = x.iter().zip(&y).map(|(x, y)| x.wrapping_mul(*y)).collect::<Vec<_>>();
-            prop_assert_eq!(with(|party, x, y, _| party.multiply(x, y)), products);
+            let sums = (0..6).map(|i| add(add(c[2], (x[i], c[0])), (y[i], c[1])));
+            let products = (0..6).map(|i| x[i].wrapping_mul(y[i]));
             let entry = |i: usize| (0..3).map(|k| (x[i / 2 * 3 + k], y[2 * k + i % 2])).fold(0, add);
-            prop_assert_eq!(with(|party, x, y, _| party.matmul(x, y, [2, 3, 2])), (0..4).map(entry).collect::<Vec<_>>());
+            prop_assert_eq!(got, sums.chain(products).chain((0..4).map(entry)).collect::<Vec<_>>());
         }
 
         #[test]
@@ -488,7 +483,7 @@ mod tests {
     fn each_link_carries_what_the_table_says() {
         let words = |n, width| (packed_bytes(n, &[width]) + HEADER_BYTES) as u64;
         let [three_words, three_ends, rows] = [words(3, 64), words(3, 16), words(24, 64)];
-        let steps: [(Protocol<()>, _, _, _); 6] = [
+        let steps: [(Protocol, _, _, _); 6] = [
             (|party, x| party.multiply(x, x).map(drop), three_words, [0; 3], 1),
             (|party, x| party.matmul(x, x, [1, 3, 1]).map(drop), words(1, 64), [0; 3], 1),
             (|party, x| party.open(x).map(drop), 0, [three_words; 3], 1),
@@ -497,16 +492,12 @@ mod tests {
             (|party, x| party.one_hot(x, 5).map(drop), 0, [rows; 3], 2),
         ];
         for (i, (step, before, after, flows)) in steps.into_iter().enumerate() {
-            let parties = three(
-                [[1; 16]; 3],
-                |_, link| Ok(link),
-                |party| {
-                    let start = party.spent();
-                    step(party, &Shares([vec![1; 3], vec![1; 3]]))?;
-                    let spent: [u64; 3] = from_fn(|i| party.spent()[i] - start[i]);
-                    Ok((spent, party.links.each_ref().map(|link| link.ledger().untimed())))
-                },
-            );
+            let parties = three([[1; 16]; 3], bare, |party| {
+                let start = party.spent();
+                step(party, &Shares([vec![1; 3], vec![1; 3]]))?;
+                let spent: [u64; 3] = from_fn(|i| party.spent()[i] - start[i]);
+                Ok((spent, party.links.each_ref().map(|link| link.ledger().untimed())))
+            });
             let parties = parties.expect("all are honest");
             for id in 0..3 {
                 assert_eq!(parties[id].0, [before, after[id], flows], "step {i} at P_{id}");
@@ -530,20 +521,19 @@ mod tests {
 
     /// Whether what P_`id` receives tells two secrets apart. It has the same two summands and the same two seeds in
     /// all runs, and the third seed changes. By Serfling's bound, equal distributions fail with probability 10^-9.
-    fn told(id: usize, protocol: Protocol<()>) -> bool {
+    fn told(id: usize, protocol: Protocol) -> bool {
         const RUNS: u8 = 64;
         let counts = |secret: u64| {
             let mut counts = Vec::new();
             for run in 0..RUNS {
                 let heard = Arc::<Mutex<Vec<u8>>>::default();
                 let tap = |of, link| Ok(if of == id { Box::new(Tap(link, heard.clone())) } else { link });
-                let by_role = |own: u64, next: u64, last| [own, next, last];
-                let (seeds, summands) = ([1, 2, 3 + run], by_role(5, 7, secret.wrapping_sub(12)));
+                let (seeds, summands) = ([1, 2, 3 + run], [5, 7, secret.wrapping_sub(12)]);
                 let of = |i: usize| (i + 3 - id) % 3;
-                three(from_fn(|i| [seeds[of(i)]; 16]), tap, |party| {
+                let parties = three(from_fn(|i| [seeds[of(i)]; 16]), tap, |party| {
                     protocol(party, &Shares(from_fn(|i| vec![summands[of(party.id + i)]; 2])))
-                })
-                .expect("all are honest");
+                });
+                parties.expect("all are honest");
                 let heard = heard.lock().expect("no panic");
                 counts.resize(8 * heard.len(), 0i32);
                 counts.iter_mut().enumerate().for_each(|(i, count)| *count += i32::from(heard[i / 8] >> (i % 8) & 1));
@@ -564,7 +554,7 @@ mod tests {
                 party.gather(x, &y, [2, 1]).map(drop)
             };
             assert!(!told(id, silent), "P_{id}");
-            // What is opened is told, and a summand that is sent without a mask.
+            // A summand that is sent without a mask.
             assert!(told(id, |party, x| party.open(x).map(drop)), "P_{id}");
         }
     }
