@@ -1,5 +1,6 @@
-//! Replicated secret sharing among three parties, beside what two parties and a dealer do for the same.
-//! `cargo run --release -p waggle-protocols --example replicated -- lan`, or another network of each pair.
+//! Replicated secret sharing among three parties, and what it takes over a network of each pair, such as lan:
+//! `cargo run --release -p waggle-protocols --example replicated -- lan`. `bench/examples/dealt.rs` has the same work
+//! with a dealer.
 //!
 //! **Functionality.** Sums, products, truncation and opening of words modulo 2^64 that no party knows; of these a
 //! linear layer, and the gather of hidden rows.
@@ -37,17 +38,10 @@ use std::time::{Duration, Instant};
 use aes::Aes128Enc;
 use ctr::Ctr64LE;
 use ctr::cipher::{KeyIvInit, StreamCipher};
-use ndarray::ArrayD;
 use rand::RngExt;
 use waggle_bits::{cpu::wide, mask, pack, packed_bytes, unpack};
-use waggle_net::{Channel, Link, LinkShape, NetError, Phase, Role, Shaped, memory_pair};
-use waggle_planner::Planner;
-use waggle_protocols::functions::selection::{SELECTION_WIDTH, gather_cached};
-use waggle_protocols::functions::top_k::Selection;
-use waggle_protocols::ops::{B2a, Linear, Mul, OneHot, Truncation};
-use waggle_protocols::{Abb, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, HelperDeals, LINEAR_WIDTH, Options};
-use waggle_protocols::{Operand, OperandId, OperandKind, Session, Shape, Tensor, WeightSpec, local::Pair};
-use waggle_testing::{distance, open, own, share};
+use waggle_net::{Channel, Link, LinkShape, NetError, Role, Shaped, memory_pair};
+use waggle_protocols::Error;
 use zerocopy::IntoBytes;
 
 /// P_i's part of a vector: x_i and x_(i+1). What is linear, each party does to both.
@@ -273,31 +267,42 @@ fn three<T: Send>(
     Ok([a?, b?, c?])
 }
 
-/// Two factors: words (n) and words (n), a row (inputs) and a weight (inputs, outputs), or an index (m) and the cache
-/// (1, n, w) from which it gathers, the same in all pairs.
-type Factors = [ArrayD<u64>; 2];
-/// Bytes dealt, bytes and flows online, seconds of dealing and online; and the results.
-type Run = ([f64; 5], Vec<u64>);
+/// Two factors and the shape of the second: words and words, a row and a weight (inputs, outputs), or an index and
+/// the cache (1, n, w) from which it gathers.
+type Factors = (Vec<u64>, Vec<u64>, Vec<usize>);
 
 /// Fractional bits of weights, which products lose again.
 const WEIGHT_FRAC: u32 = 16;
 /// Runs, of which the fastest counts.
 const RUNS: usize = 9;
 
-fn replicated(work: &[Factors], network: LinkShape) -> Result<Run, Error> {
+/// The product in the clear.
+fn exact((x, y, shape): &Factors) -> Vec<u64> {
+    let row = |i: usize, w: usize| &y[i * w..][..w];
+    match shape[..] {
+        [inputs, outputs] => {
+            let entry = |j| (0..inputs).map(|i| x[i].wrapping_mul(row(i, outputs)[j])).fold(0, u64::wrapping_add);
+            (0..outputs).map(|j| (entry(j) as i64 >> WEIGHT_FRAC) as u64).collect()
+        }
+        [_, _, w] => x.iter().flat_map(|x| row(*x as usize, w)).copied().collect(),
+        _ => x.iter().zip(y).map(|(x, y)| x.wrapping_mul(*y)).collect(),
+    }
+}
+
+fn measure(name: &str, work: &[Factors], network: LinkShape) -> Result<(), Error> {
     let shaped = |_, link| match Shaped::new(link, network) {
         Ok(link) => Ok(Box::new(link) as Box<dyn Link>),
         Err(source) => Err(NetError::Io { step: "shape the link", source }.into()),
     };
     let parties = three(rand::random(), shaped, |party| {
-        let mut share = |x: &ArrayD<u64>| party.share(0, 64, x.len(), || x.iter().copied().collect());
-        let shares = work.iter().map(|[x, y]| Ok([share(x)?, share(y)?])).collect::<Result<Vec<_>, Error>>()?;
+        let mut share = |x: &Vec<u64>| party.share(0, 64, x.len(), || x.clone());
+        let shares = work.iter().map(|(x, y, _)| Ok((share(x)?, share(y)?))).collect::<Result<Vec<_>, Error>>()?;
         let (mut best, mut spent, mut results) = (f64::MAX, [0; 3], Vec::new());
         for _ in 0..RUNS {
             // All begin at once.
             party.open(&Shares([vec![0], vec![0]]))?;
             let (before, start) = (party.spent(), Instant::now());
-            let product = |([_, factor], [x, y]): (&Factors, &[Shares; 2])| match *factor.shape() {
+            let product = |((.., shape), (x, y)): (&Factors, &(Shares, Shares))| match shape[..] {
                 [inputs, outputs] => party.linear(x, y, [1, inputs, outputs], WEIGHT_FRAC),
                 [_, n, w] => party.gather(x, y, [n, w]),
                 _ => party.multiply(x, y),
@@ -309,100 +314,31 @@ fn replicated(work: &[Factors], network: LinkShape) -> Result<Run, Error> {
         let opened = results.iter().map(|y| party.open(y)).collect::<Result<Vec<_>, _>>()?;
         Ok((spent, best, opened.concat()))
     })?;
+    let want: Vec<u64> = work.iter().flat_map(exact).collect();
+    assert!(parties[0].2.iter().zip(&want).all(|(got, want)| got.wrapping_sub(*want) <= 1), "{name} differs");
     let bytes: u64 = parties.iter().map(|(spent, ..)| spent[0] + spent[1]).sum();
     let seconds = parties.iter().map(|(_, seconds, _)| *seconds).fold(0.0, f64::max);
-    let [([.., flows], _, opened), ..] = parties;
-    Ok(([0.0, bytes as f64, flows as f64, 0.0, seconds], opened))
-}
-
-/// The same between two parties. `weights` are what this party knows of weights.
-fn two_parties<B: Abb>(b: &mut B, work: &[[B::Words; 2]], weights: &[FixedWeight]) -> Result<Vec<B::Words>, Error> {
-    // The cache is opened under its mask once.
-    let mut cache = Operand::new(OperandId { layer: 0, kind: OperandKind::Keys, generation: 0, part: 0 });
-    let product = |(i, [x, y]): (usize, &[B::Words; 2])| match y.shape()[..] {
-        [_, _] => {
-            let product = b.apply(Linear { weight: &weights[i] }, x)?;
-            b.apply(Truncation { width: LINEAR_WIDTH, shift: WEIGHT_FRAC, out: 64 }, &product)
-        }
-        [_, n, _] => {
-            let bits = b.apply(OneHot { bits: n.ilog2(), count: n }, x)?;
-            let rows = b.apply(B2a { width: SELECTION_WIDTH }, &bits)?.reshape(&[1, x.len(), n]);
-            gather_cached(b, &Selection::OneHot(rows), y, 4, &mut cache)
-        }
-        _ => b.apply(Mul { width: 64, error_bits: 0 }, (x, y)),
-    };
-    work.iter().enumerate().map(product).collect()
-}
-
-fn dealt(work: &[Factors], network: LinkShape) -> Result<Run, Error> {
-    let options = Options { preprocess: true, helper: HelperDeals::Weights, link: network, ..Options::default() };
-    let weight = |(i, [_, y]): (usize, &Factors)| {
-        let &[inputs, outputs] = y.shape() else { return None };
-        let matrix = FixedMatrix::integers(inputs, outputs, y.iter().map(|w| *w as i32).collect());
-        let values = Some(FixedValues { matrix, bias: vec![0; outputs] });
-        Some(FixedWeight { spec: WeightSpec::new(i.to_string(), inputs, outputs), frac: WEIGHT_FRAC, values })
-    };
-    let known: Vec<FixedWeight> = work.iter().enumerate().filter_map(weight).collect();
-    let announced: Vec<_> = known.iter().map(|weight| FixedWeight::with_frac(&weight.spec, WEIGHT_FRAC)).collect();
-    let matrix = |name: &str| {
-        let weight = known.iter().find(|weight| weight.spec.name == name);
-        weight.and_then(|weight| weight.values.as_ref()).map(|values| &values.matrix)
-    };
-    let mut planner = Planner::new(options);
-    let shapes: Vec<_> = work.iter().map(|pair| pair.each_ref().map(|x| Shape(x.shape().to_vec()))).collect();
-    two_parties(&mut planner, &shapes, &announced)?;
-    let (needs, shares) = (planner.needs(), work.iter().map(|pair| pair.each_ref().map(share)).collect::<Vec<_>>());
-    let (mut run, mut opened) = ([f64::MAX; 5], Vec::new());
-    for _ in 0..RUNS {
-        let mut pair = Pair::over(Some(network), |channel| Session::new(channel, options))?;
-        let ([(client, y), (server, z)], helper) = pair.run_with_helper(&needs, matrix, |abb| {
-            let (server, start) = (abb.session().is_server(), Instant::now());
-            abb.prepare(&needs, |name| matrix(name).filter(|_| server), &mut |_| ())?;
-            let dealing = start.elapsed().as_secs_f64();
-            abb.session().channel().ledger_mut().set_phase(Phase::Decode);
-            let x: Vec<_> = shares.iter().map(|pair| pair.each_ref().map(|x| own(abb, x).clone())).collect();
-            let start = Instant::now();
-            let y = two_parties(abb, &x, if server { &known } else { &announced })?;
-            Ok(([dealing, start.elapsed().as_secs_f64()], y))
-        })?;
-        let links = [pair.ledger(), &helper[0], &helper[1]];
-        let made: u64 = links.iter().map(|link| link.phase_total(Phase::Offline).bytes()).sum();
-        let online = links[0].phase_total(Phase::Decode);
-        let [dealing, seconds] = from_fn(|i| client[i].max(server[i]).min(run[3 + i]));
-        run = [made as f64, online.bytes() as f64, online.flows as f64, dealing, seconds];
-        opened = y.into_iter().zip(z).flat_map(|(y, z)| open(&[y, z])).collect();
-    }
-    Ok((run, opened))
+    println!("| {name} | {:.1} | {} | {:.2} |", bytes as f64 / 1e3, parties[0].0[2], 1e3 * seconds);
+    Ok(())
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let network: LinkShape = std::env::args().nth(1).as_deref().unwrap_or("lan").parse()?;
-    let words = |shape: &[usize], bits| {
-        ArrayD::from_shape_simple_fn(shape, || rand::rng().random_range(-1i64 << bits..1i64 << bits) as u64)
+    let words = |n: usize, bits| -> Vec<u64> {
+        (0..n).map(|_| rand::rng().random_range(-1i64 << bits..1i64 << bits) as u64).collect()
     };
-    let layer = [(768, 2304), (768, 768), (768, 3072), (3072, 768)];
-    let layer = layer.map(|(inputs, outputs)| [words(&[1, inputs], FRAC + 2), words(&[inputs, outputs], 13)]);
+    let weight =
+        |[inputs, outputs]: [usize; 2]| (words(inputs, 20), words(inputs * outputs, 13), vec![inputs, outputs]);
     let gathers = |n: usize, w, m| {
-        let cache = words(&[1, n, w], FRAC + 2);
-        [0; 4].map(|_| [words(&[m], 40).mapv(|x| x % n as u64), cache.clone()])
+        let cache = words(n * w, 20);
+        [0; 4].map(|_| (words(m, 40).iter().map(|x| x % n as u64).collect(), cache.clone(), vec![1, n, w]))
     };
-    let works: [(&str, &[Factors]); 4] = [
-        ("65536 products of words", &[[words(&[1 << 16], 30), words(&[1 << 16], 30)]]),
-        ("a row times the weights of a layer", &layer),
-        ("256 of 1024 rows of 64 words, 4 times", &gathers(1024, 64, 256)),
-        ("16 of 64 rows of 1024 words, 4 times", &gathers(64, 1024, 16)),
-    ];
-    println!("| {network} | form | dealt, kB | online, kB | flows | dealing, ms | online, ms |");
-    println!("|---|---|---|---|---|---|---|");
-    for (name, work) in works {
-        let [a, b] = [replicated(work, network)?, dealt(work, network)?];
-        let close = |(a, b): (&u64, &u64)| distance(*a, *b, 64) <= 3;
-        assert!(a.1.len() == b.1.len() && a.1.iter().zip(&b.1).all(close), "{name}: results differ");
-        for (form, ([dealt, bytes, flows, dealing, seconds], _)) in [("replicated", a), ("dealt", b)] {
-            let [dealt, bytes, dealing, seconds] = [dealt / 1e3, bytes / 1e3, dealing * 1e3, seconds * 1e3];
-            println!("| {name} | {form} | {dealt:.1} | {bytes:.1} | {flows} | {dealing:.2} | {seconds:.2} |");
-        }
-    }
+    println!("| {network} | kB | flows | ms |\n|---|---|---|---|");
+    measure("65536 products of words", &[(words(1 << 16, 30), words(1 << 16, 30), Vec::new())], network)?;
+    let layer = [[768, 2304], [768, 768], [768, 3072], [3072, 768]];
+    measure("a row times the weights of a layer", &layer.map(weight), network)?;
+    measure("256 of 1024 rows of 64 words, 4 times", &gathers(1024, 64, 256), network)?;
+    measure("16 of 64 rows of 1024 words, 4 times", &gathers(64, 1024, 16), network)?;
     Ok(())
 }
 
