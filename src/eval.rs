@@ -88,8 +88,8 @@ pub(super) struct EvalArgs {
     /// recall sequence; the other tasks choose it].
     #[arg(long, value_name = "P")]
     prompt: Option<usize>,
-    /// Sequences [default: 4 of a text, all of the data, 16 of key-value, of rouge-2 and rouge-l, 1 for each length and
-    /// depth of needle].
+    /// Sequences [default: 4 of a text, all of the data, 16 of key-value, of rouge-2 and rouge-l, 1 for each length
+    /// and depth of needle].
     #[arg(long, value_name = "S", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     sequences: Option<usize>,
     /// Engine of the study: f32, fixed point in the clear, or two parties in this process.
@@ -119,10 +119,10 @@ pub(super) struct EvalArgs {
     /// Write plots into this directory, as SVG and as PDF.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Look at the attention of the full cache instead, in the layers that see all tokens: how many pages hold 99 % of
-    /// it, how well estimates find the pages with the largest scores, ranks of pages over decode steps, and shares of
-    /// the tokens that are important to all queries, to certain ones or to none (IA, IC, UIA). --plots draws ranks and
-    /// a map of heads, and writes the ranks as ranks.csv.
+    /// Look at the attention of the full cache instead, in the layers that see all tokens: how many pages hold 99 %
+    /// of it, how well estimates find the pages with the largest scores, ranks of pages over decode steps, and shares
+    /// of the tokens that are important to all queries, to certain ones or to none (IA, IC, UIA). --plots draws ranks
+    /// and a map of heads, and writes the ranks as ranks.csv.
     #[arg(long, conflicts_with_all = ["policies", "budgets", "costs", "engine", "json", "lm_eval", "x", "out", "public text"])]
     observe: bool,
     /// Sizes of pages in tokens, for --observe. Ranks are those of the last size.

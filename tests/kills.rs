@@ -250,9 +250,9 @@ fn serve_llama(pools: &str) -> Server {
     Server::start(&format!("--model shakespeare-llama {pools}"))
 }
 
-/// Two servers of `shakespeare-llama` over one directory fill a pool in parts. The first, which `start` starts over these
-/// pools, is in the midst of a part when `kill` kills it. That part alone is lost, its successor makes it again, and the
-/// text of the pool is the model's.
+/// Two servers of `shakespeare-llama` over one directory fill a pool in parts. The first, which `start` starts over
+/// these pools, is in the midst of a part when `kill` kills it. That part alone is lost, its successor makes it
+/// again, and the text of the pool is the model's.
 pub(crate) fn costs_one_part(start: impl Fn(&str) -> Server, kill: impl FnOnce(&Server)) {
     const OF: usize = 4;
     let dir = tempfile::tempdir().unwrap();

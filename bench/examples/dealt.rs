@@ -18,8 +18,8 @@ use waggle_protocols::{Abb, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, 
 use waggle_protocols::{Clear, Operand, OperandId, OperandKind, Session, Shape, Tensor, WeightSpec, local::Pair};
 use waggle_testing::{distance, open, own, share};
 
-/// Words and words (n), a row (1, inputs) and a weight (inputs, outputs), or an index (m) and the cache (1, n, w) from
-/// which it gathers, the same in all pairs.
+/// Words and words (n), a row (1, inputs) and a weight (inputs, outputs), or an index (m) and the cache (1, n, w)
+/// from which it gathers, the same in all pairs.
 type Factors<W> = [W; 2];
 
 /// Fractional bits of weights, which products lose again.

@@ -18,7 +18,6 @@ use thiserror::Error;
 use crate::config::{Place, Wrapper};
 use crate::forms::Form;
 use crate::hints;
-use crate::learned::learned_file;
 use crate::mapping::{Bytes, Number, Numbers, Packed, Piece};
 use crate::store::DType;
 use crate::tensor::{TensorSpec, take};
@@ -190,6 +189,11 @@ fn renamed(name: String) -> String {
         }
     }
     name
+}
+
+/// The name of the file with the columns of the scoring head `name`, in the directory of a model.
+pub fn learned_file(name: &str) -> String {
+    format!("{name}.safetensors")
 }
 
 /// Where the files with learned columns are.

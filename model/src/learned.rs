@@ -3,17 +3,17 @@
 //!
 //! A policy such as `kvzap` ranks tokens by a linear function of the hidden state. The columns of this function stand
 //! in the matrix that gives query, key and value, so that they cost no exchange. They are read from the
-//! [`learned_file`] of the policy in the model's directory: for every layer i a tensor `layers.{i}.weight` of shape (key/value heads, width), to be
-//! applied to the hidden state as its norm returns it, before gain and shift. Where attention reads a state without a
-//! norm (OLMo 2), a norm is computed for the scores alone. The tensor `checkpoint` holds the 32 bytes of a hash of
-//! the checkpoint to which the columns were fitted.
+//! [`learned_file`] of the policy in the model's directory: for every layer i a tensor `layers.{i}.weight` of shape
+//! (key/value heads, width), to be applied to the hidden state as its norm returns it, before gain and shift. Where
+//! attention reads a state without a norm (OLMo 2), a norm is computed for the scores alone. The tensor `checkpoint`
+//! holds the 32 bytes of a hash of the checkpoint to which the columns were fitted.
 
 use std::path::Path;
 
 use ndarray::{Array2, ArrayView2};
 use waggle_mpcache::{HEAD_MAGNITUDE, HeadShape, PolicySpec};
 
-use crate::checkpoint::Beside;
+use crate::checkpoint::{Beside, learned_file};
 use crate::store::{DType, write_safetensors};
 use crate::{Checkpoint, CheckpointError, Error, ModelSpec, TensorSpec};
 
@@ -57,11 +57,6 @@ impl Columns {
             Columns::None => None,
         }
     }
-}
-
-/// The name of the file with the columns of the scoring head `name`, in the directory of a model.
-pub fn learned_file(name: &str) -> String {
-    format!("{name}.safetensors")
 }
 
 /// The tensors of a file of learned columns for the model `spec`.

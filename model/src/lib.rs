@@ -44,7 +44,7 @@ pub use activation::{
 };
 pub use adapter::AdapterError;
 pub use check::{Check, check, compare};
-pub use checkpoint::{Checkpoint, CheckpointError, LeftOut};
+pub use checkpoint::{Checkpoint, CheckpointError, LeftOut, learned_file};
 pub use chunks::{chunk_size, passes};
 pub use config::{Common, ConfigError, Quantization, RopeConfig, RopeScaling, Windows};
 pub use decoder::{Input, Model, QUOTA_SHARE, Rows};
@@ -61,7 +61,7 @@ pub use generate::{
     check_input, check_lengths, check_next, check_padding, check_texts, generate, generate_with,
 };
 pub use image::{CHANNELS, ImageShape, MAX_IMAGE_VALUE};
-pub use learned::{learned_file, most as largest_score};
+pub use learned::most as largest_score;
 pub use lengths::{Excess, Lengths, bucket};
 pub use public::{Disclosed, ModelPart, PartDigests, Parts, PartsError};
 pub use quantize::quantize;

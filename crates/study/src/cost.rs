@@ -208,9 +208,9 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Plans the decoded tokens of `piece` after its prompts, or the pass over its inputs. Without `link`, the network
-    /// takes no time. If one token is decoded, it is planned with its own preparation and without the pass over the
-    /// prompt.
+    /// Plans the decoded tokens of `piece` after its prompts, or the pass over its inputs. Without `link`, the
+    /// network takes no time. If one token is decoded, it is planned with its own preparation and without the pass
+    /// over the prompt.
     ///
     /// # Errors
     /// If a session cannot be planned.

@@ -50,8 +50,8 @@ impl<W> Model<W> {
 
     /// [`Model::load`] for generations under `policy`. If the policy needs learned scores, the matrices of query, key
     /// and value have a further column for every key/value head. The columns' values are read from the
-    /// [`learned_file`](crate::learned_file) of the policy beside the checkpoint. A model with the columns works under every
-    /// policy, but their cost is the same whether the policy needs them or not.
+    /// [`learned_file`](crate::learned_file) of the policy beside the checkpoint. A model with the columns works
+    /// under every policy, but their cost is the same whether the policy needs them or not.
     ///
     /// # Errors
     /// The errors of [`Model::load`], and [`CheckpointError`](crate::CheckpointError) for a file that is missing or
@@ -101,8 +101,8 @@ impl<W> Model<W> {
         Self::build(spec, Builder { known, columns, narrow, disclosed, part, loader })
     }
 
-    /// [`Model::load`] with a scoring head `name` whose columns are all 0, so that a real one can be fitted: a scoring head
-    /// reads the output of the first norm of shape (tokens, width) that a layer computes.
+    /// [`Model::load`] with a scoring head `name` whose columns are all 0, so that a real one can be fitted: a
+    /// scoring head reads the output of the first norm of shape (tokens, width) that a layer computes.
     ///
     /// # Errors
     /// The errors of [`Model::load`].

@@ -178,7 +178,8 @@ fn the_rest_of_a_text_is_scored_by_what_it_has_in_common() {
     let with = TaskInput { texts: Some(&texts), context: Some(48), sequences: Some(1), ..input(&files) };
     for task in ["rouge-2", "rouge-l"] {
         let made = sequences(task, &with).unwrap();
-        // The first text is too short. The beginning of the second is the prompt, and the rest of 48 tokens is wanted.
+        // The first text is too short. The beginning of the second is the prompt, and the rest of 48 tokens is
+        // wanted.
         let [prompt, rest] = [0..24, 24..48].map(|range| text_of(&files, &made[0].ids()[range]));
         let Wanted { tokens, grader } = made[0].wanted().unwrap();
         assert_eq!((made[0].prompt(), *tokens, &made[0].tags()["metric"]), (24, 24, &task.into()));

@@ -20,10 +20,10 @@
 //!
 //! **`qfilters`** (Godey et al., arXiv 2503.02812) and **`keydiff`** (Park et al., arXiv 2504.15364) score keys
 //! without a query: by the projection on the direction in which a head's queries lie, and by how little a key is like
-//! the mean of all keys. Both read the key with its rotary position. A direction that is turned back by each position,
-//! or a mean and its inverse norm, would cost two parties an exchange in each eviction. Here `waggle fit` finds the
-//! linear function of the hidden state that foretells the score best, and the policy is `kvzap` with other columns.
-//! The correlation that the command prints says how much of the published score this is.
+//! the mean of all keys. Both read the key with its rotary position. A direction that is turned back by each
+//! position, or a mean and its inverse norm, would cost two parties an exchange in each eviction. Here `waggle fit`
+//! finds the linear function of the hidden state that foretells the score best, and the policy is `kvzap` with other
+//! columns. The correlation that the command prints says how much of the published score this is.
 //!
 //! **`keyformer`** (Adnan et al., arXiv 2403.09054): the attention that a token received in a second softmax, of
 //! noisy logits; see [`Noise`].
