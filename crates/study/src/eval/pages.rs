@@ -13,7 +13,7 @@
 //! A page is a run of tokens that begins at a multiple of its size. Only full pages have estimates, and a step counts
 //! for the recall at k if it has 2k of them. ArkVale chooses pages for all heads of a layer together; here, as in
 //! MPCache, each query head has its own. A policy's estimates on shares are
-//! [`Similarity`](waggle_mpcache::Similarity); a sphere would take a root for every query there.
+//! [`Similarity`](waggle_mpcache::policies::Similarity); a sphere would take a root for every query there.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
