@@ -306,7 +306,7 @@ mod tests {
             ("full:budget=3", "cache policy `full` has no option `budget`; it takes none"),
             (
                 "streaming:topk=rank",
-                "cache policy `streaming` has no option `topk`; it takes: budget, block, prefill, sinks",
+                "cache policy `streaming` has no option `topk`; it takes: budget, block, prefill, guard, sinks",
             ),
             ("full:budget", "cache policy option `budget` is not one `key=value`"),
             ("full:budget=", "cache policy option `budget=` is not one `key=value`"),

@@ -147,10 +147,11 @@ fn read(options: &mut PolicyOptions, default: Clusters) -> Result<Clusters, Poli
     } else if c.kept_share() < 1.0 {
         options.state("window", &"0.2, or 0.1 of long prompts");
     }
-    if options.given("guard") && c.kept_share() == 1.0 {
+    if c.kept_share() < 1.0 {
+        c.guard = guard(options)?;
+    } else if options.given("guard") {
         return Err(options.no_effect("guard", "static=1: nothing is evicted"));
     }
-    c.guard = guard(options)?;
     c.sharing = options.switch("share", c.sharing)?;
     c.dense = options.number("dense", 0, c.dense)?;
     Ok(c)
