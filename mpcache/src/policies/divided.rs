@@ -155,7 +155,8 @@ impl Divided {
         let piece = store.piece();
         if self.schedule.ends_chunk(piece) {
             self.left(store, part, self.schedule.budget_of(piece.prompt), 1)
-        } else if piece.ends_prompt() {
+        } else if piece.ends_prompt() || (self.schedule.guard > 0.0 && !piece.in_prompt()) {
+            // Beside guarded rows, new tokens that come together may exceed the budget while they attend.
             self.left_over(store, part, 1)
         } else {
             None
