@@ -29,37 +29,38 @@ enum Fitted {
     /// Fits the columns of `kvzap` and writes them to `kvzap.safetensors`, which belongs into the model's directory.
     Kvzap {
         #[command(flatten)]
-        text: TextArgs,
+        columns: ColumnArgs,
         /// Learn what later queries look at that are so many tokens or more behind: about as many as `recent` keeps.
         #[arg(long, value_name = "N", default_value_t = 32)]
         after: usize,
-        /// The file to write, instead of the policy's in the model's directory.
-        #[arg(long, value_name = "FILE")]
-        out: Option<PathBuf>,
     },
     /// Fits the columns of `qfilters` and writes them to `qfilters.safetensors`, which belongs into the model's
     /// directory.
     Qfilters {
         #[command(flatten)]
-        text: TextArgs,
-        /// The file to write, instead of the policy's in the model's directory.
-        #[arg(long, value_name = "FILE")]
-        out: Option<PathBuf>,
+        columns: ColumnArgs,
     },
     /// Fits the columns of `keydiff` and writes them to `keydiff.safetensors`, which belongs into the model's
     /// directory.
     Keydiff {
         #[command(flatten)]
-        text: TextArgs,
-        /// The file to write, instead of the policy's in the model's directory.
-        #[arg(long, value_name = "FILE")]
-        out: Option<PathBuf>,
+        columns: ColumnArgs,
     },
     /// Finds the layers that get less with `squeeze`, and prints the option `layers`.
     Squeeze {
         #[command(flatten)]
         text: TextArgs,
     },
+}
+
+/// What columns are fitted to, and where they go.
+#[derive(Args, Debug)]
+struct ColumnArgs {
+    #[command(flatten)]
+    text: TextArgs,
+    /// The file to write, instead of the policy's in the model's directory.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 /// A model and a text.
@@ -112,14 +113,14 @@ impl TextArgs {
 
 pub(super) fn run(args: FitArgs) -> Result<(), Error> {
     match args.policy {
-        Fitted::Kvzap { text, after, out } => columns(&text, Target::Attention { after }, out),
-        Fitted::Qfilters { text, out } => columns(&text, Target::Queries, out),
-        Fitted::Keydiff { text, out } => columns(&text, Target::Keys, out),
+        Fitted::Kvzap { columns, after } => fit(columns, Target::Attention { after }),
+        Fitted::Qfilters { columns } => fit(columns, Target::Queries),
+        Fitted::Keydiff { columns } => fit(columns, Target::Keys),
         Fitted::Squeeze { text } => squeeze(&text),
     }
 }
 
-fn columns(text: &TextArgs, target: Target, path: Option<PathBuf>) -> Result<(), Error> {
+fn fit(ColumnArgs { text, out: path }: ColumnArgs, target: Target) -> Result<(), Error> {
     let beside = PathBuf::from(&text.model).join(learned_file(target.head()));
     let path = path.unwrap_or(beside);
     check_writable(Some(&path))?;

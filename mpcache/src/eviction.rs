@@ -175,7 +175,7 @@ pub fn keep_scored<E: Select>(
     replace(engine, store, chosen, candidates.clone(), &Granularity::unpack(&pairs, store.heads().kv_heads));
     let ceiling = known.ceiling.max(engine.ceiling(Origin::Moved { magnitude })?);
     let around = |left: &E::Tensor, known: &E::Tensor| replaced(known, 1, candidates.clone(), left);
-    let earlier = left.earlier.iter().zip(&known.earlier).map(|(left, known)| around(left, known)).next();
+    let earlier = left.earlier.as_ref().zip(known.earlier.as_ref()).map(|(left, known)| around(left, known));
     Ok(Scores { scores: around(&left.scores, &known.scores), earlier, ceiling })
 }
 

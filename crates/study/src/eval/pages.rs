@@ -3,12 +3,13 @@
 //! Texts go through the model with the full cache, in f32. The queries after a prompt are those of decode steps. All
 //! numbers are means over decode steps, query heads and texts:
 //!
-//! | measure | definition | after |
-//! |---|---|---|
-//! | pages that hold 99 % | the fewest pages whose tokens get [`HELD`] of the attention | ArkVale's slides, "Token-level Sparsity" |
-//! | ranks | the place of a page among all by the attention of its tokens, 1 for the most | ArkVale's slides, "Dynamism" |
-//! | recall at k | \|E ∩ R\| / k: R are the k pages with the largest max q . k, E those with the largest [estimate](ESTIMATES) | ArkVale's slides, "Importance Estimation Accuracy" |
-//! | IA, IC, UIA | shares of tokens, and of the attention of decode steps, by [`Class`] | MPCache, section 3 and figure 15 |
+//! - *Pages that hold 99 %*: the fewest pages whose tokens get [`HELD`] of the attention (ArkVale's slides,
+//!   "Token-level Sparsity").
+//! - *Ranks*: the place of a page among all by the attention of its tokens, 1 for the most ("Dynamism").
+//! - *Recall at k*: the share of the k pages with the largest max q . k that is among the k pages with the largest
+//!   [estimate](ESTIMATES) ("Importance Estimation Accuracy").
+//! - *IA, IC, UIA*: shares of tokens, and of the attention of decode steps, by [`Class`] (MPCache, section 3 and
+//!   figure 15).
 //!
 //! A page is a run of tokens that begins at a multiple of its size. Only full pages have estimates, and a step counts
 //! for the recall at k if it has 2k of them. ArkVale chooses pages for all heads of a layer together; here, as in
