@@ -9,3 +9,4 @@ pub mod glue;
 pub mod published;
 pub mod reproduce;
 pub mod sweep;
+mod watch;

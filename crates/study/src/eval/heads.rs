@@ -18,21 +18,19 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use ndarray::{ArrayD, ArrayView1, ArrayView2, Axis, Ix3, s};
+use ndarray::{ArrayView1, ArrayView2, s};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
-use waggle_engine::{Error, Float, FloatWeight};
+use waggle_engine::{Float, FloatWeight};
 use waggle_model::{Input, Model, Rows};
-use waggle_mpcache::{
-    Expected, HeadPattern, HeadShape, KvCache, Layers, Piece, Policy, Store, UnknownValue, attention,
-};
+use waggle_mpcache::{Expected, HeadPattern, HeadShape, KvCache, UnknownValue};
 
 use super::EvalError;
 use super::attention::Mean;
 use super::run::parallel;
+use crate::watch::{Seen, watch};
 
 /// Tokens that go through the model at once. This bounds the memory of attention.
 const PIECE: usize = 256;
@@ -165,7 +163,7 @@ pub fn judge_heads(
     model.spec().check_shared("duo")?;
     let shapes = model.spec().heads();
     if measure == HeadMeasure::Echo {
-        let means = watch(model, texts, |text| Watched::Copies { period: text.len() / COPIES }, tick)?;
+        let means = means_of(model, texts, |text| Watched::Copies { period: text.len() / COPIES }, tick)?;
         let [echoes, scores] = [0, 1].map(|index| {
             let largest = |heads: &[[f64; 2]]| heads.iter().map(|pair| pair[index]).fold(f64::NEG_INFINITY, f64::max);
             by_kv(&means, &shapes, largest)
@@ -176,7 +174,7 @@ pub fn judge_heads(
     if context < least {
         return Err(EvalError::Short { context, least });
     }
-    let means = watch(model, texts, |_| Watched::Distant(sight), tick)?;
+    let means = means_of(model, texts, |_| Watched::Distant(sight), tick)?;
     let index = usize::from(measure == HeadMeasure::Mass);
     let mean = |heads: &[[f64; 2]]| heads.iter().map(|pair| pair[index]).sum::<f64>() / heads.len() as f64;
     Ok(HeadScores { scores: by_kv(&means, &shapes, mean), echoes: None })
@@ -201,14 +199,8 @@ enum Watched {
 /// The means of the two measured numbers, by layer and query head.
 type Means = Vec<Vec<[Mean; 2]>>;
 
-/// A policy that keeps the full cache and measures the attention of every query.
-struct Profiler {
-    watched: Watched,
-    means: Arc<Mutex<Means>>,
-}
-
 /// Runs `texts` through the model, and returns the means of the two measured numbers for each layer and query head.
-fn watch(
+fn means_of(
     model: &Model<FloatWeight>,
     texts: &[Vec<u32>],
     watched: impl Fn(&[u32]) -> Watched + Sync,
@@ -224,11 +216,10 @@ fn watch(
         spec.check_ids(text)?;
     }
     let all = parallel(texts.len(), usize::MAX, |i| {
-        let means = Arc::new(Mutex::new(none.clone()));
-        let profiler = Profiler { watched: watched(&texts[i]), means: means.clone() };
-        read(model, &layers, Box::new(profiler), &texts[i])?;
+        let watched = watched(&texts[i]);
+        let look = move |means: &mut Means, seen: &Seen| watched.measure(means, seen);
+        let means = watch(&layers, none.clone(), look, |cache| read(model, cache, &texts[i]))?;
         tick();
-        let means = means.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(means)
     })?;
     let mut sum = none;
@@ -241,48 +232,28 @@ fn watch(
     Ok(sum.iter().map(|heads| heads.iter().map(numbers).collect()).collect())
 }
 
-/// Puts `text` through the model under `policy`, as a prompt.
-pub(super) fn read(
-    model: &Model<FloatWeight>,
-    layers: &Layers,
-    policy: Box<dyn Policy<Float>>,
-    text: &[u32],
-) -> Result<(), EvalError> {
-    let mut cache = KvCache::<Float>::with_policy(layers, policy);
+/// Puts `text` through the model, as a prompt.
+pub(super) fn read(model: &Model<FloatWeight>, cache: &mut KvCache<Float>, text: &[u32]) -> Result<(), EvalError> {
     cache.expect(Expected { prompt: Some(text.len()), ..Expected::default() });
     for piece in text.chunks(PIECE) {
-        model.forward(&mut Float::default(), Input::known(piece), &mut cache, Rows::None, &mut |_| ())?;
+        model.forward(&mut Float::default(), Input::known(piece), cache, Rows::None, &mut |_| ())?;
     }
     Ok(())
 }
 
-impl Policy<Float> for Profiler {
-    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
-        piece.new
-    }
-
-    fn attend(
-        &mut self,
-        engine: &mut Float,
-        layer: usize,
-        q: &ArrayD<f32>,
-        store: &mut Store<Float>,
-    ) -> Result<ArrayD<f32>, Error> {
-        let attended = attention::weighted(engine, q, store)?;
-        let (tokens, rows, shape) = (store.len(), q.shape()[1], store.heads());
-        let values = store.values_by_head();
-        let three = |x: &ArrayD<f32>| x.clone().into_dimensionality::<Ix3>().expect("three axes");
-        let (values, outputs, p) = (three(&values), three(&attended.output), three(attended.probabilities()));
-        let means = &mut self.means.lock().unwrap_or_else(PoisonError::into_inner)[layer];
-        for (head, means) in means.iter_mut().enumerate() {
+impl Watched {
+    /// Adds what is measured at each query.
+    fn measure(self, means: &mut Means, seen: &Seen) {
+        let (shape, (rows, tokens)) = (seen.shape, (seen.q.shape()[1], seen.keys.nrows()));
+        for (head, means) in means[seen.layer].iter_mut().enumerate() {
             let (kv, member) = (head / shape.group(), head % shape.group());
+            let values = seen.of_head(seen.values, kv);
             for row in 0..rows {
                 let at = tokens - rows + row;
-                let p = p.slice(s![kv, member * rows + row, ..=at]);
-                let measured = match self.watched {
+                let p = seen.p.slice(s![kv, member * rows + row, ..=at]);
+                let measured = match self {
                     Watched::Distant(sight) => {
-                        let sink = store.sinks().is_some();
-                        distant(sight, p, sink, values.index_axis(Axis(0), kv), outputs.slice(s![head, row, ..]))
+                        distant(sight, p, seen.sink, values, seen.output.slice(s![head, row, ..]))
                     }
                     Watched::Copies { period } => copies(period, p),
                 };
@@ -291,7 +262,6 @@ impl Policy<Float> for Profiler {
                 }
             }
         }
-        Ok(attended.output)
     }
 }
 
@@ -343,6 +313,9 @@ fn copies(period: usize, p: ArrayView1<f32>) -> Option<[f64; 2]> {
 
 #[cfg(test)]
 mod tests {
+    use ndarray::ArrayD;
+    use waggle_mpcache::Layers;
+
     use super::*;
 
     /// Runs attention with `heads` heads on `tokens` tokens. In each head, every query attends to the one position
@@ -354,17 +327,16 @@ mod tests {
         to: impl Fn(usize, usize) -> Vec<usize>,
     ) -> Vec<[f64; 2]> {
         let shape = HeadShape { heads, kv_heads: heads, head_dim: tokens };
-        let means = Arc::new(Mutex::new(vec![vec![[Mean::default(); 2]; heads]]));
-        let profiler = Profiler { watched, means: means.clone() };
-        let mut cache = KvCache::<Float>::with_policy(&Layers::global(1, shape), Box::new(profiler));
         let q = ArrayD::from_shape_fn(vec![heads, tokens, tokens], |at| {
             if to(at[0], at[1]).contains(&at[2]) { 40.0 } else { 0.0 }
         });
         // Keys and values are unit vectors of their positions.
         let rows =
             ArrayD::from_shape_fn(vec![tokens, heads * tokens], |at| if at[1] % tokens == at[0] { 1.0 } else { 0.0 });
-        cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap();
-        let means = means.lock().unwrap();
+        let none = vec![vec![[Mean::default(); 2]; heads]];
+        let look = move |means: &mut Means, seen: &Seen| watched.measure(means, seen);
+        let run = |cache: &mut KvCache<Float>| cache.attend(&mut Float::default(), 0, &q, &rows, &rows).map(drop);
+        let means = watch(&Layers::global(1, shape), none, look, run).unwrap();
         means[0].iter().map(|pair| pair.map(|mean| mean.get().unwrap())).collect()
     }
 

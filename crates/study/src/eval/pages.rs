@@ -16,18 +16,16 @@
 //! MPCache, each query head has its own. A policy's estimates on shares are
 //! [`Similarity`](waggle_mpcache::policies::Similarity); a sphere would take a root for every query there.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use ndarray::{Array1, ArrayD, ArrayView1, ArrayView2, ArrayView3, Axis, Ix3, s};
-use waggle_engine::{Error, Float, FloatWeight};
+use ndarray::{Array1, ArrayView1, ArrayView2, Axis, s};
+use waggle_engine::{Float, FloatWeight};
 use waggle_model::Model;
-use waggle_mpcache::{Piece, Policy, Store, attention};
 use waggle_report::table::{Cell, Document, Table};
 
 use super::attention::Mean;
 use super::heads::read;
 use super::run::check;
 use super::{EvalError, InClear, Sequence};
+use crate::watch::{Seen, watch};
 
 /// The share of the attention that few pages hold.
 pub const HELD: f64 = 0.99;
@@ -153,61 +151,46 @@ pub fn study_attention(
         return Err(EvalError::NoHead { layer, head });
     }
     let map = |&(layer, head): &(usize, usize)| AttentionMap { layer, head, ..AttentionMap::default() };
-    let study = Arc::new(Mutex::new(AttentionStudy {
+    let mut study = AttentionStudy {
         sizes: sizes.to_vec(),
         maps: drawn.iter().map(map).collect(),
         pages: vec![Default::default(); layers.len() * sizes.len()],
         recall: vec![Default::default(); sizes.len() * ESTIMATES.len()],
         classes: vec![Default::default(); layers.len()],
         layers: layers.clone(),
-    }));
+    };
     for (i, sequence) in sequences.iter().enumerate() {
         let prompt = sequence.prompt();
         let window = prompt - ((prompt as f64 * WINDOW) as usize).max(1);
         let votes = layers.iter().map(|layer| vec![vec![0; window]; of.heads[*layer].heads]).collect();
-        let read_before = vec![0; layers.len()];
-        let watcher = Watcher { prompt, votes, read: read_before, draws: i == 0, study: study.clone() };
-        read(model, &of, Box::new(watcher), sequence.ids())?;
+        let mut reader = Reader { prompt, votes, read: vec![0; layers.len()], draws: i == 0 };
+        let look = move |study: &mut AttentionStudy, seen: &Seen| reader.add(study, seen);
+        study = watch(&of, study, look, |cache| read(model, cache, sequence.ids()))?;
         tick();
     }
-    let study = study.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(study)
 }
 
-/// A policy that keeps the full cache and studies its attention.
-struct Watcher {
+/// What is known of a text as it goes through the model.
+struct Reader {
     prompt: usize,
     /// For each layer, query head and token before the window, the queries of the window to which it is important.
     votes: Vec<Vec<Vec<usize>>>,
     /// Tokens that each layer has read. A layer that reads the keys of another comes when these have been read.
     read: Vec<usize>,
     draws: bool,
-    study: Arc<Mutex<AttentionStudy>>,
 }
 
-impl Policy<Float> for Watcher {
-    fn observation_window(&self, _layer: usize, piece: Piece) -> usize {
-        piece.new
-    }
-
-    fn attend(
-        &mut self,
-        engine: &mut Float,
-        layer: usize,
-        q: &ArrayD<f32>,
-        store: &mut Store<Float>,
-    ) -> Result<ArrayD<f32>, Error> {
-        let attended = attention::weighted(engine, q, store)?;
-        let (tokens, shape, rows) = (store.len(), store.heads(), q.shape()[1]);
+impl Reader {
+    /// Adds the queries of a layer to `study`.
+    fn add(&mut self, study: &mut AttentionStudy, seen: &Seen) {
+        let (tokens, shape, rows, layer) = (seen.keys.nrows(), seen.shape, seen.q.shape()[1], seen.layer);
         if std::mem::replace(&mut self.read[layer], tokens) == tokens {
-            return Ok(attended.output);
+            return;
         }
-        let (queries, p) = (three(q), three(attended.probabilities()));
-        let keys = store.keys().to_shape((tokens, shape.kv_heads, shape.head_dim)).expect("keys of every head");
-        let study = &mut *self.study.lock().unwrap_or_else(PoisonError::into_inner);
         for head in 0..shape.heads {
             let (kv, member) = (head / shape.group(), head % shape.group());
-            let (keys, votes) = (keys.slice(s![.., kv, ..]), &mut self.votes[layer][head]);
+            let (keys, votes) = (seen.of_head(seen.keys, kv), &mut self.votes[layer][head]);
             let (window, judges) = (votes.len(), self.prompt - votes.len());
             let class = |votes: &usize| Class::of(*votes, judges);
             let full =
@@ -216,10 +199,10 @@ impl Policy<Float> for Watcher {
             let place = (study.layers[layer], head);
             let drawn = study.maps.iter().position(|map| self.draws && (map.layer, map.head) == place);
             for (row, at) in (tokens - rows..tokens).enumerate() {
-                let p = p.slice(s![kv, member * rows + row, ..=at]).to_vec();
+                let p = seen.p.slice(s![kv, member * rows + row, ..=at]).to_vec();
                 if at >= self.prompt {
                     study.add_classes(layer, &p, votes.iter().map(class));
-                    study.add_pages(layer, &p, &digests, keys.slice(s![..=at, ..]), queries.slice(s![head, row, ..]));
+                    study.add_pages(layer, &p, &digests, keys.slice(s![..=at, ..]), seen.q.slice(s![head, row, ..]));
                 } else if at >= window {
                     let even = EVEN / p.len() as f32;
                     votes.iter_mut().zip(&p).for_each(|(votes, p)| *votes += usize::from(*p >= even));
@@ -230,12 +213,7 @@ impl Policy<Float> for Watcher {
                 }
             }
         }
-        Ok(attended.output)
     }
-}
-
-fn three(x: &ArrayD<f32>) -> ArrayView3<'_, f32> {
-    x.view().into_dimensionality::<Ix3>().expect("three axes")
 }
 
 impl AttentionStudy {

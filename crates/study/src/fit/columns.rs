@@ -22,15 +22,15 @@
 //! which it is appended. The matrix then keeps its fractional bits.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use ndarray::{Array1, Array2, ArrayView2, Axis, concatenate, s};
 use waggle_engine::{FloatWeight, WeightData, WeightLoader, WeightSpec, largest};
 use waggle_model::{Checkpoint, Error, Model, ModelSpec, largest_score as most};
-use waggle_mpcache::{HEAD_MAGNITUDE, HeadShape};
+use waggle_mpcache::HEAD_MAGNITUDE;
 
 use super::ridge::Samples;
-use super::{FitError, Seen, Shown, most_received, show};
+use super::{FitError, Shown, most_received, show};
+use crate::watch::Seen;
 
 /// What columns foretell of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,11 +148,11 @@ pub fn fit_columns(
         Target::Queries => directions(model, learned.iter().map(|(_, ids)| **ids))?,
         Target::Attention { .. } | Target::Keys => Vec::new(),
     };
-    let look = Arc::new(move |seen: &Seen| match target {
+    let look = move |seen: &Seen| match target {
         Target::Attention { after } => most_received(seen, after).mapv(|p| p.max(FLOOR).ln()),
         Target::Queries => projections(seen, &directions[seen.layer]),
         Target::Keys => unlikeness(seen),
-    });
+    };
     for (_, ids) in learned {
         let shown = show(model, ids, look.clone())?;
         for (layer, samples) in samples.iter_mut().enumerate() {
@@ -200,7 +200,7 @@ fn directions<'a>(
 ) -> Result<Vec<Array2<f32>>, FitError> {
     let mut sums: Vec<Array2<f64>> = Vec::new();
     for ids in sequences {
-        let found = show(model, ids, Arc::new(query_moments))?.found.into_iter().map(|found| found.mapv(f64::from));
+        let found = show(model, ids, query_moments)?.found.into_iter().map(|found| found.mapv(f64::from));
         match &mut sums[..] {
             [] => sums = found.collect(),
             sums => sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += &found),
@@ -262,10 +262,9 @@ fn unlikeness(seen: &Seen) -> Array2<f32> {
 
 /// What `score` makes of the keys (tokens, head_dim) of each head.
 fn by_head(seen: &Seen, score: impl Fn(usize, ArrayView2<f32>) -> Array1<f32>) -> Array2<f32> {
-    let HeadShape { kv_heads, head_dim, .. } = seen.shape;
-    let mut all = Array2::zeros((kv_heads, seen.keys.nrows()));
+    let mut all = Array2::zeros((seen.shape.kv_heads, seen.keys.nrows()));
     for (head, mut row) in all.rows_mut().into_iter().enumerate() {
-        row.assign(&score(head, seen.keys.slice(s![.., head * head_dim..(head + 1) * head_dim])));
+        row.assign(&score(head, seen.of_head(seen.keys, head)));
     }
     all
 }
@@ -319,6 +318,7 @@ mod tests {
     use ndarray::array;
     use waggle_engine::FloatLoader;
     use waggle_model::bundled;
+    use waggle_mpcache::HeadShape;
 
     use super::*;
 
@@ -340,7 +340,7 @@ mod tests {
             assert!(most(columns.view()) <= 128.01, "{}", most(columns.view()));
             assert!(columns.iter().all(|w| w.abs() <= beside * 1.001));
         }
-        let shown = show(&model, sequences[0], Arc::new(unlikeness)).unwrap();
+        let shown = show(&model, sequences[0], unlikeness).unwrap();
         let scores = shown.norms[0].dot(&fitted.columns[0]);
         assert_eq!(scores.ncols(), files.spec.heads()[0].kv_heads);
     }
@@ -349,9 +349,10 @@ mod tests {
     #[test]
     fn the_direction_of_queries_and_the_mean_key() {
         let shape = HeadShape { heads: 2, kv_heads: 2, head_dim: 2 };
-        let q = array![[[3.0, 4.0], [-0.6, -0.8]], [[0.0, -2.0], [0.1, -2.0]]].into_dyn();
+        let q = array![[[3.0, 4.0], [-0.6, -0.8]], [[0.0, -2.0], [0.1, -2.0]]];
         let keys = array![[1.0, 0.0, 1.0, 1.0], [0.0, 2.0, -1.0, 1.0]];
-        let seen = Seen { layer: 0, shape, q: &q, keys: keys.view(), p: &q };
+        let (q, keys) = (q.view(), keys.view());
+        let seen = Seen { layer: 0, shape, q, keys, values: keys, p: q, sink: false, output: q };
         let moments = query_moments(&seen).mapv(f64::from);
         let sums = moments.row(0).into_iter().zip([9.36, 12.48, 2.4]);
         assert!(sums.into_iter().all(|(got, want)| (got - want).abs() < 1e-5), "sums of q q and of q: {moments}");
@@ -382,8 +383,8 @@ mod tests {
         let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
         let filters = directions(&model, [&prompt[..]].into_iter()).unwrap();
         let found = [
-            show(&model, &prompt, Arc::new(move |seen: &Seen| projections(seen, &filters[seen.layer]))),
-            show(&model, &prompt, Arc::new(unlikeness)),
+            show(&model, &prompt, move |seen: &Seen| projections(seen, &filters[seen.layer])),
+            show(&model, &prompt, unlikeness),
         ];
         for (found, name) in found.into_iter().zip(["qfilters", "keydiff"]) {
             for (layer, (scores, kept)) in found.unwrap().found.iter().zip(&scored[name]).enumerate() {

@@ -5,8 +5,6 @@
 //! a smaller budget. Here the similarity is the mean over a text, and not over each prompt, as a prompt's similarity
 //! would tell about the prompt.
 
-use std::sync::Arc;
-
 use ndarray::{Array2, Zip};
 use waggle_engine::FloatWeight;
 use waggle_model::Model;
@@ -39,7 +37,7 @@ pub fn fit_layers(
     let layers = model.spec().layers();
     let (mut sums, mut tokens) = (vec![0.0; layers], 0);
     for ids in sequences {
-        let shown = show(model, ids, Arc::new(|_| Array2::zeros((0, 0))))?;
+        let shown = show(model, ids, |_| Array2::zeros((0, 0)))?;
         for (layer, sum) in sums.iter_mut().enumerate() {
             *sum += cosines(&shown.residual[2 * layer], &shown.residual[2 * layer + 1]);
         }
