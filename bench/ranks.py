@@ -2,6 +2,7 @@
 """Measures a server whose products are spread over ranks, each a host to the others:
 
     cargo build --release --features mpi
+    target/release/waggle synth --config gpt2 --dtype bf16 --out DIR
     bench/ranks.py --ranks 1,2,4 llama=DIR gpt2=DIR
 
 Each rank of `waggle serve` under Open MPI has a network namespace with a name, an address and a link to a switch, which
@@ -76,7 +77,7 @@ def network(ranks):
 
 @contextlib.contextmanager
 def job(waggle, model, ranks, dir):
-    """`waggle serve` under mpirun. Gives what reads the bytes sent between ranks, and each rank's processor time."""
+    """`waggle serve` under mpirun. Yields a function: the MB sent between ranks, and each rank's processor seconds."""
     (dir / "agent").write_text(AGENT)
     (dir / "agent").chmod(0o755)
     hosts = ",".join(f"{NETWORK}.{number}" for number in range(1, ranks + 1))
@@ -113,7 +114,7 @@ def job(waggle, model, ranks, dir):
 
 
 def measure(args, model, ranks):
-    """One pool, filled and spent: for both seconds, MB between ranks and processor time; the text; the links' delay."""
+    """Fills a pool and spends it. Returns seconds, processor seconds and MB of both; the text; whether links delay."""
     with tempfile.TemporaryDirectory(prefix="waggle-ranks-") as name, network(ranks) as delayed:
         dir, waggle, row = pathlib.Path(name), args.waggle, []
         os.environ["WAGGLE_HOME"] = f"{dir}/home"

@@ -18,8 +18,8 @@ use waggle_report::table::{Document, Format};
 use waggle_session::PublicPrefix;
 use waggle_study::cost::{Phases, Piece, Sessions, Work, WorkCost};
 use waggle_study::eval::{
-    Candidate, Sequence, StudyReport, Subject, TASKS, Task, TaskInput, TokenCost, candidates, evaluation,
-    passes as passes_of, study_attention, widest,
+    Candidate, Sequence, StudyReport, Subject, TASKS, Task, TaskInput, TokenCost, candidates, evaluation, learned,
+    passes as passes_of, study_attention,
 };
 use waggle_study::glue;
 
@@ -116,7 +116,7 @@ pub(super) struct EvalArgs {
     /// Write the results here in the form of lm-evaluation-harness.
     #[arg(long, value_name = "FILE")]
     lm_eval: Option<PathBuf>,
-    /// Write plots into this directory, as SVG and as PDF.
+    /// Write plots into this directory, as SVG and as text for LaTeX.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Look at the attention of the full cache instead, in the layers that see all tokens: how many pages hold 99 %
@@ -171,7 +171,7 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let candidates = args.candidates(prefix.as_ref())?;
     let bar = passes(passes_of(&sequences, &candidates));
     let (chosen, tick) = (args.chosen(&sequences, prefix.as_ref()), || bar.inc(1));
-    let again = again(args.engine, &args.model, &widest(&candidates))?;
+    let again = again(args.engine, &args.model, &learned(&candidates))?;
     let subject = Subject { files, again, engine: args.engine, prefix: prefix.clone() };
     let mut study = evaluation(subject, chosen, &sequences, &candidates, &tick)?;
     study.provenance = provenance();

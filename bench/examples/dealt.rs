@@ -1,4 +1,4 @@
-//! What two parties and a helper who deals do for the work of `protocols/examples/replicated.rs`, in the same table.
+//! What two parties and a helper who deals do for the work of `protocols/examples/replicated.rs`.
 //! `cargo run --release -p waggle-bench --example dealt -- lan`, or another network of each pair.
 //!
 //! The three are threads of this process. The helper deals all correlations before a run, products with weights

@@ -85,9 +85,17 @@ pub enum Error {
     /// The settings of a cache policy do not fit the model.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The policy ranks tokens by learned scores, but the model gives none.
-    #[error("the cache policy needs learned scores, and the model was loaded without their columns or with others")]
-    NotLearned,
+    /// The policy ranks tokens by learned scores that the model does not give.
+    #[error("the scores of `{wanted}` are needed, and the model was loaded {}", match loaded {
+        Some(head) => format!("with the columns of `{head}`"),
+        None => "without their columns".into(),
+    })]
+    NotLearned {
+        /// The scoring head of the policy.
+        wanted: &'static str,
+        /// The model's, if it has one.
+        loaded: Option<&'static str>,
+    },
     /// A draft was asked for under a policy that cannot take tokens back.
     #[error(
         "a draft needs a policy that can take tokens back: `full`, or `snapkv`, `pyramid`, `squeeze` or `mpcache-2pc` with a share, not `{policy}`"

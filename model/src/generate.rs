@@ -135,12 +135,7 @@ impl<'a, 'n, E: Engine> Run<'a, 'n, E> {
         {
             return Err(Error::Sources { expected: prompt.texts, got: all.len() });
         }
-        // A cache may be read by a policy without a name.
-        let head = options.policy.scoring_head().or(model.scoring_head());
-        if cache.wants_scores() == Some(ScoreSource::ScoringHead) && (head.is_none() || model.scoring_head() != head)
-        {
-            return Err(Error::NotLearned);
-        }
+        model.check_scores(cache)?;
         // The text of an encoder is not read again.
         let padding = options.padding.as_ref().and_then(|padding| padding.tokens.as_ref());
         let padding = padding.filter(|_| !spec.is_encoder());

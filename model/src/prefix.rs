@@ -31,6 +31,7 @@ impl<W> Model<W> {
         spec.check_ids(input.ids.unwrap_or_default())?;
         spec.check_policy(policy)?;
         let mut cache = self.cache::<E>(policy);
+        self.check_scores(&cache)?;
         cache.expect(Expected { prompt: Some(input.count), text: Some(positions), ..Expected::default() });
         let size = chunk_size(&spec, 1, input.count, None);
         read(engine, self, input, &mut cache, Rows::None, size, &mut |_, _| ())?;

@@ -325,7 +325,7 @@ impl<E: Engine> KvCache<E> {
     /// Gives the policy the scores of the tokens that come next on `layer`, (new tokens, kv_heads), if it
     /// [wants](KvCache::wants_scores) scores of the model's scoring head. The scores are always below `ceiling`.
     pub fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
-        if let (Attention::Policy(index), Some(ScoreSource::ScoringHead)) =
+        if let (Attention::Policy(index), Some(ScoreSource::ScoringHead(_))) =
             (self.attention[layer], self.policy.wants_scores())
         {
             self.policy.score(index, &beside(scores, self.texts), ceiling);

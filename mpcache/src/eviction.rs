@@ -47,7 +47,7 @@ impl Rows {
     pub fn divide<E: Engine>(store: &mut Store<E>, guard: usize, keep: usize, latest: usize) -> Self {
         let order = store.guard(0, guard);
         let ((guarded, each), Piece { end, prompt, held, .. }) = (store.guarded(0), store.piece());
-        // The end of the prompt, which has just left the latest tokens, was part of them.
+        // Guarded tokens of the prompt's end were among the latest tokens until now, so fewer latest tokens stay.
         let left = order.as_ref().map_or(0, |_| latest.saturating_sub(end - prompt).min(each));
         let latest = (latest - left).min((keep - guarded).div_ceil(2));
         let latest = if end < prompt { latest.max(each) } else { latest };

@@ -84,8 +84,9 @@ pub trait Policy<E: Engine>: Send {
 /// Scores of tokens that a policy does not compute itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScoreSource {
-    /// The scores of the model's scoring head, a linear function of the hidden state. They come with every token.
-    ScoringHead,
+    /// The scores of the model's scoring head of this name, a linear function of the hidden state. They come with every
+    /// token.
+    ScoringHead(&'static str),
     /// The surprisal of each token, in nats. Surprisals come after the tokens have been read on all layers, and only
     /// on engines that see their values.
     Surprisal,

@@ -25,7 +25,8 @@ pub struct Schedule {
     /// The number of tokens in a chunk of the prompt. The store is cut to the budget after each chunk. `None` cuts it
     /// only at the end of the prompt.
     pub prefill: Option<usize>,
-    /// The share of the budget that is spared at each end of the prompt, from 0 and below 1/2 ([`Rows`]).
+    /// The tokens that are spared at each end of the prompt, as a share of those that an eviction leaves: from 0 and
+    /// below 1/2 ([`Rows`]).
     ///
     /// [`Rows`]: crate::eviction::Rows
     pub guard: f64,
@@ -49,7 +50,7 @@ pub enum Later {
     Tokens,
 }
 
-/// Reads `guard`: the share of the budget that is spared at each end of the prompt.
+/// Reads `guard`: the share, of the tokens that an eviction leaves, that is spared at each end of the prompt.
 pub(crate) fn guard(options: &mut PolicyOptions) -> Result<f64, PolicyError> {
     let parse = |text: &str| text.parse().ok().filter(|share| (0.0..0.5).contains(share));
     options.read_or("guard", "a share from 0, below 0.5", 0.0, parse)

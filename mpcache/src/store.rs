@@ -302,9 +302,9 @@ impl<E: Engine> Store<E> {
     }
 
     /// Prepares an eviction from the part `part` that spares the first `each` tokens of the prompt and its last
-    /// `each`. The first rows of the part are the guarded ones. When the prompt has ended, the guarded tokens of its
-    /// end move to the others: the order of the rows that this call leaves, if it moves rows. The first call states
-    /// the number of tokens for all evictions from the part.
+    /// `each`. The first rows of the part are the guarded ones. Once the prompt has ended, the guarded rows of its
+    /// end move behind those of its beginning. Returns the new order of the rows, or `None` if no row moved. The first
+    /// call states the number of tokens for all evictions from the part.
     ///
     /// Until the prompt has ended, the policy itself must keep the latest `each` tokens.
     pub fn guard(&mut self, part: usize, each: usize) -> Option<Vec<usize>> {

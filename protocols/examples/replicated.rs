@@ -1,6 +1,6 @@
-//! Replicated secret sharing among three parties, and what it takes over a network of each pair, such as lan:
-//! `cargo run --release -p waggle-protocols --example replicated -- lan`. `bench/examples/dealt.rs` has the same work
-//! with a dealer.
+//! Replicated secret sharing among three parties, and what it takes. `cargo run --release -p waggle-protocols
+//! --example replicated -- lan` names the network of each pair. `bench/examples/dealt.rs` has the same work with a
+//! dealer.
 //!
 //! **Functionality.** Sums, products, truncation and opening of words modulo 2^64 that no party knows; of these a
 //! linear layer, and the gather of hidden rows.

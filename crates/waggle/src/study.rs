@@ -7,7 +7,7 @@ use waggle_model::ModelFiles;
 use waggle_mpcache::PolicySpec;
 use waggle_report::ModelInfo;
 use waggle_session::party::{Event, Flow, nobody};
-use waggle_study::eval::{Sequence, StudyEngine, StudyReport, Subject, candidates, evaluation, passes, widest};
+use waggle_study::eval::{Sequence, StudyEngine, StudyReport, Subject, candidates, evaluation, learned, passes};
 use waggle_study::glue::{GlueError, GlueReport, TASK, answers, read};
 
 use crate::Error;
@@ -69,7 +69,7 @@ impl Study {
         ];
         let options = options.map(|(name, value)| (name.to_owned(), value)).into();
         let all = passes(&sequences, &candidates);
-        let again = again(self.engine, &self.model, &widest(&candidates))?;
+        let again = again(self.engine, &self.model, &learned(&candidates))?;
         let tick = told(watch, all);
         let subject = Subject { files, again, engine: self.engine, prefix: None };
         let mut study = evaluation(subject, options, &sequences, &candidates, &tick)?;
@@ -125,8 +125,8 @@ impl GlueStudy {
         let tick = told(watch, engines * examples.len());
         let ask = |engine: StudyEngine, policy: &PolicySpec| {
             let mut found = None;
-            let subject = Subject { files: open_model(&self.model)?, again: None, engine, prefix: None };
-            subject.run(&whole, &mut |[runner, _]| {
+            let subject = Subject { files: open_model(&self.model)?, again: Vec::new(), engine, prefix: None };
+            subject.run(&[], &mut |[runner, _]| {
                 found = Some(answers(runner, &tokenizer, &examples, policy, &tick));
                 Ok(())
             })?;
@@ -155,9 +155,9 @@ fn told(watch: &mut (impl FnMut(Event<'_>) -> Flow + Send), of: usize) -> impl F
     }
 }
 
-/// Opens the model `name` a second time, if a study under `policy` needs it.
-pub fn again(engine: StudyEngine, name: &str, policy: &PolicySpec) -> Result<Option<ModelFiles>, Error> {
-    engine.opens_twice(policy).then(|| open_model(name)).transpose()
+/// Opens the model `name` as often again as a study with the `learned` policies needs.
+pub fn again(engine: StudyEngine, name: &str, learned: &[PolicySpec]) -> Result<Vec<ModelFiles>, Error> {
+    (0..engine.opens_again(learned)).map(|_| open_model(name)).collect()
 }
 
 #[cfg(test)]

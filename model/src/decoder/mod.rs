@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD, IxDyn};
 use waggle_engine::{Engine, LogitBits, Right, Select, Tensor};
-use waggle_mpcache::{KvCache, Layers, Policy, PolicySpec, Prefix, Shedding};
+use waggle_mpcache::{KvCache, Layers, Policy, PolicySpec, Prefix, ScoreSource, Shedding};
 
 use self::block::Block;
 use self::layer::Layer;
 pub use self::quota::QUOTA_SHARE;
+use crate::Error;
 use crate::rope::{Angles, Rope};
 use crate::spec::ModelSpec;
 use crate::style::{ByLayer, Norms, Pooled, Positions, Style};
@@ -135,6 +136,16 @@ impl<W> Model<W> {
     /// The name of the model's scoring head, if it gives learned scores of tokens: see [`Model::load_for`].
     pub fn scoring_head(&self) -> Option<&'static str> {
         self.loaded.learned
+    }
+
+    /// Refuses a cache whose policy ranks tokens by the scores of a head that the model does not have.
+    pub(crate) fn check_scores<E: Engine<Weight = W>>(&self, cache: &KvCache<E>) -> Result<(), Error> {
+        match (cache.wants_scores(), self.scoring_head()) {
+            (Some(ScoreSource::ScoringHead(wanted)), loaded) if loaded != Some(wanted) => {
+                Err(Error::NotLearned { wanted, loaded })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The same model with every text behind the public tokens of `prefix`. It shares the weights.

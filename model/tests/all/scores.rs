@@ -63,7 +63,7 @@ impl Policy<Float> for Noting {
     }
 
     fn wants_scores(&self) -> Option<ScoreSource> {
-        Some(ScoreSource::ScoringHead)
+        Some(ScoreSource::ScoringHead("kvzap"))
     }
 
     fn score(&mut self, layer: usize, scores: &ArrayD<f32>, _: Ceiling) {
@@ -170,7 +170,7 @@ fn every_family_runs_kvzap() {
         assert!(largest(&(got - &want)) < MAX_ERROR * largest(&want), "{name}");
         assert!(matches!(
             run(&mut Float::default(), &plain, &policy),
-            Err(waggle_model::Error::NotLearned | waggle_model::Error::WindowedPolicy { .. })
+            Err(waggle_model::Error::NotLearned { .. } | waggle_model::Error::WindowedPolicy { .. })
         ));
         let fixed = Model::load_for(&policy, &mut FixedLoader::default(), &spec, Some(&checkpoint)).unwrap();
         let pruned = run(&mut Float::default(), &wide, &policy);

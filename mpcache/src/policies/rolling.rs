@@ -18,9 +18,9 @@
 //! and those of the window before it. Of a prompt only the last `window` queries count, so only these need
 //! probabilities. `scissorhands` and `alisa` are `h2o` with windows of other lengths. Scissorhands (Liu et al., arXiv
 //! 2305.17118) counts, over a history of queries, how often a token got less than the average, and drops the tokens
-//! with the largest counts: a sum needs no comparison in each step. ALISA (Zhao et al., arXiv 2403.17312) adds up the
-//! attention of as many queries as tokens are protected, and may look at a dropped token again: what is evicted here
-//! is gone.
+//! with the largest counts. A sum serves here, since a count would take a comparison in every step. ALISA (Zhao et
+//! al., arXiv 2403.17312) adds up the attention of as many queries as tokens are protected, and may look at a dropped
+//! token again. Here an evicted token is gone.
 //!
 //! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
 //! that method's documentation says.
@@ -55,9 +55,9 @@ pub enum EvictionScore {
 pub enum Window {
     /// All.
     All,
-    /// The latest: at least this many, and fewer than twice as many.
+    /// The latest: at least this many, and at most twice as many.
     Latest(usize),
-    /// The latest: at least as many as half of the budget, and fewer than twice as many.
+    /// The latest: at least as many as half of the budget, and at most twice as many.
     Protected,
 }
 

@@ -158,7 +158,7 @@ impl Script {
             for (layer, [q, k, v]) in self.steps[i].iter().enumerate() {
                 let part = |x: &ArrayD<f64>| x.slice_axis(Axis(0), tokens.clone().into()).to_owned();
                 let (k, v) = (tensor(&part(k)), tensor(&part(v)));
-                if cache.wants_scores() == Some(ScoreSource::ScoringHead) {
+                if let Some(ScoreSource::ScoringHead(_)) = cache.wants_scores() {
                     let first = self.position(i, tokens.start);
                     let scores = self.scores.index_axis(Axis(0), layer);
                     let scores = scores.slice_axis(Axis(0), (first..first + tokens.len()).into()).to_owned();

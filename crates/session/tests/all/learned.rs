@@ -187,12 +187,12 @@ fn models_and_servers_of_other_policies_are_refused() {
     let ids = ids(9);
     let input = Input::of(Some(&ids), 9);
     let refused = generate(&mut Float::default(), &plain, input, &options, Next::Forced(&[]), &mut NoHooks);
-    assert!(matches!(refused, Err(waggle_model::Error::NotLearned)), "{refused:?}");
+    assert!(matches!(refused, Err(waggle_model::Error::NotLearned { .. })), "{refused:?}");
     // Columns of another policy are no columns of this one.
     let keydiff = "keydiff:budget=0.5".parse().unwrap();
     let other = Model::load_for(&keydiff, &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let refused = generate(&mut Float::default(), &other, input, &options, Next::Forced(&[]), &mut NoHooks);
-    assert!(matches!(refused, Err(waggle_model::Error::NotLearned)), "{refused:?}");
+    assert!(matches!(refused, Err(waggle_model::Error::NotLearned { .. })), "{refused:?}");
 
     let serve = |loaded: &PolicySpec, asked: &PolicySpec| {
         let server = ModelServer::builder().policy(loaded).load(ModelFiles::open(dir.path()).unwrap()).unwrap();

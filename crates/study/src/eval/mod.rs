@@ -50,7 +50,7 @@ mod sequence;
 mod tasks;
 
 pub use attention::AttentionMeans;
-pub use engine::{Studied, StudyEngine, Subject, candidates, evaluation, passes, widest};
+pub use engine::{Studied, StudyEngine, Subject, candidates, evaluation, learned, passes};
 pub use error::EvalError;
 pub use heads::{HeadMeasure, HeadScores, InSight, judge_heads, repetitions};
 pub use interval::{CONFIDENCE, Interval};

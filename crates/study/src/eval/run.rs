@@ -191,10 +191,8 @@ impl<E: Select> Runner for InClear<'_, E> {
 /// Runs each sequence as a whole session between two parties, as over a network. The parties are two threads of this
 /// process, which exchange messages through memory.
 pub struct TwoParties<'a> {
-    /// The server that runs policies without learned scores.
+    /// The server. Its model has the scoring head that the policies need.
     pub server: &'a ModelServer,
-    /// The server that runs policies with learned scores, if there are such policies.
-    pub learned: Option<&'a ModelServer>,
     /// Options of the protocols.
     pub protocol: waggle_protocols::Options,
     /// Public tokens before every sequence.
@@ -274,12 +272,12 @@ impl TwoParties<'_> {
         watch: &mut Watch,
     ) -> Result<Generation, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
-        let hosted = self.learned.filter(|_| policy.scoring_head().is_some()).unwrap_or(self.server);
-        let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, &ClientOptions::default(), PATIENCE, |open| {
-            let open = open.behind(self.prefix.clone());
-            let open = if stop_at_eos { open.stopping_at_eos() } else { open };
-            open.generate(prompt, tokens, next, watch)
-        })?;
+        let [out, _] =
+            in_one_process(self.server, &terms, &Limits::NONE, &ClientOptions::default(), PATIENCE, |open| {
+                let open = open.behind(self.prefix.clone());
+                let open = if stop_at_eos { open.stopping_at_eos() } else { open };
+                open.generate(prompt, tokens, next, watch)
+            })?;
         Ok(out.generation)
     }
 }

@@ -2,14 +2,14 @@
 //! token.
 //!
 //! **`kvzap`.** The target is the natural logarithm of the largest attention that a key receives from later queries
-//! of the same text, at least [`FLOOR`]. The maximum is over these queries and over the query heads of the key's
+//! of the same text, raised to [`FLOOR`]. The maximum is over these queries and over the query heads of the key's
 //! key/value head. KVzip, whose score KVzap learns, lets the model repeat its context and takes the maximum over the
 //! repetition. KVzap's own target also weighs by the norms of values. Reading a text once is simpler, works for
 //! models that follow no instruction, and shows the tokens to which such texts attend. Only queries from a certain
 //! distance on count, as a policy keeps the latest tokens anyway. Tokens of the last quarter of a sequence are left
 //! out, as few queries follow them.
 //!
-//! **`qfilters`.** The projection of a token's key on the direction in which the queries lie that read its head: the
+//! **`qfilters`.** The projection of a token's key on the main direction of the queries that read its head: the
 //! first right singular vector of these queries, over all sequences but those held out, on the side of their mean.
 //! **`keydiff`.** The negative cosine between a token's key and the mean of all keys of the sequence, each of length
 //! 1. Queries and keys have their rotary positions in both.
@@ -129,7 +129,7 @@ pub fn fit_columns(
     tick: &mut dyn FnMut(),
 ) -> Result<FittedColumns, FitError> {
     if model.scoring_head() != Some(target.head()) {
-        return Err(Error::NotLearned.into());
+        return Err(Error::NotLearned { wanted: target.head(), loaded: model.scoring_head() }.into());
     }
     let spec = model.spec();
     let length = sequences.first().map_or(0, |ids| ids.len());

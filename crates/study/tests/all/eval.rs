@@ -4,13 +4,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use waggle_engine::{Float, FloatLoader};
-use waggle_model::{Model, ModelFiles, bundled};
+use waggle_model::{Error, Input, Model, ModelFiles, bundled};
 use waggle_mpcache::PolicySpec;
 use waggle_protocols::{Fixed, FixedLoader, FixedWeight};
 use waggle_report::table::Format;
 use waggle_session::party::ModelServer;
 use waggle_study::eval::{
-    Candidate, Class, EvalError, InClear, Metrics, Runner, Scores, Sequence, TwoParties, evaluate, study_attention,
+    Candidate, Class, EvalError, InClear, Metrics, Runner, Scores, Sequence, StudyEngine, Subject, TwoParties,
+    evaluate, evaluation, learned, study_attention,
 };
 
 use crate::support::naive::{self, Published, Query, Weights};
@@ -240,7 +241,7 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     let (_, fixed) = metrics(evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap());
     let server = ModelServer::builder().load(bundled(name).unwrap()).unwrap();
     let protocol = waggle_protocols::Options::default();
-    let secure = TwoParties { server: &server, learned: None, protocol, prefix: None };
+    let secure = TwoParties { server: &server, protocol, prefix: None };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {
         passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -256,6 +257,40 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
 
     let oracle = evaluate(&secure, &sequences, &[candidate("oracle", 0.5)], &|| ());
     assert!(matches!(oracle, Err(EvalError::Blind("oracle"))), "{oracle:?}");
+}
+
+/// A model has one scoring head. So a study opens it once for each head that its policies need.
+#[test]
+fn each_learned_policy_of_a_study_reads_its_own_columns() {
+    let name = "shakespeare-llama";
+    let study = |candidates: &[Candidate], engine: StudyEngine, context| {
+        let sequences = Sequence::cut(&random_ids(60, context, 11), context, context - 4, 1).unwrap();
+        let again = (0..engine.opens_again(&learned(candidates))).map(|_| bundled(name).unwrap()).collect();
+        let subject = Subject { files: bundled(name).unwrap(), again, engine, prefix: None };
+        let rows = evaluation(subject, Default::default(), &sequences, candidates, &|| ()).unwrap().rows;
+        rows.into_iter().map(|row| row.metrics).collect::<Vec<_>>()
+    };
+    let heads = ["kvzap", "qfilters", "keydiff"].map(|policy| candidate(policy, 0.25));
+    let together = study(&heads, StudyEngine::Float, 64);
+    for (head, metrics) in heads.iter().zip(&together[1..]) {
+        assert_eq!(study(std::slice::from_ref(head), StudyEngine::Float, 64)[1], *metrics, "{}", head.label);
+    }
+    assert!(together[1] != together[2] && together[2] != together[3] && together[1] != together[3], "{together:?}");
+    // The parties' rows are those of the same policies in the clear.
+    let [fixed, secret] = [StudyEngine::Fixed, StudyEngine::Secure].map(|engine| study(&heads[..2], engine, 24));
+    for (fixed, secret) in fixed.iter().zip(&secret) {
+        assert!((fixed.perplexity / secret.perplexity - 1.0).abs() < 0.01, "{fixed:?} against {secret:?}");
+    }
+    // Columns of another policy are refused.
+    let files = bundled(name).unwrap();
+    let model = Model::load_for(&heads[0].policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let sequences = Sequence::cut(&random_ids(60, 24, 11), 24, 20, 1).unwrap();
+    let refused = on_float(&model, &sequences, &heads[1..2]);
+    let Err(EvalError::Model(Error::NotLearned { wanted: "qfilters", loaded: Some("kvzap") })) = refused else {
+        panic!("{refused:?}");
+    };
+    let prefix = model.read_prefix(&mut Float::default(), Input::known(&[1; 20]), 64, &heads[1].policy);
+    assert!(matches!(prefix, Err(Error::NotLearned { .. })));
 }
 
 #[test]

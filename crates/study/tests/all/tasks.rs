@@ -227,7 +227,7 @@ fn two_parties_answer_as_fixed_point_in_the_clear() {
     let fixed = evaluate(&InClear { model: &model, engine: Fixed::new }, &made, &candidates, &|| ()).unwrap();
     let server = ModelServer::builder().load(bundled(name).unwrap()).unwrap();
     let protocol = waggle_protocols::Options::default();
-    let secure = TwoParties { server: &server, learned: None, protocol, prefix: None };
+    let secure = TwoParties { server: &server, protocol, prefix: None };
     let secure = evaluate(&secure, &made, &candidates, &|| ()).unwrap();
     for (fixed, secure) in [(&fixed.0, &secure.0), (&fixed.1[0], &secure.1[0])] {
         let (a, b) = (&fixed.metrics, &secure.metrics);

@@ -337,7 +337,7 @@ impl<E: Select> Policy<E> for ByScore<E> {
 
     fn wants_scores(&self) -> Option<ScoreSource> {
         match self.settings.source {
-            Source::Head(_) => Some(ScoreSource::ScoringHead),
+            Source::Head(name) => Some(ScoreSource::ScoringHead(name)),
             Source::Surprisal { .. } => Some(ScoreSource::Surprisal),
             Source::Norm | Source::Noisy(_) => None,
         }
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn a_cut_without_scores_is_refused() {
         let mut cache = KvCache::<Float>::new(&Layers::global(1, ONE), &"kvzap".parse().unwrap());
-        assert_eq!(cache.wants_scores(), Some(ScoreSource::ScoringHead));
+        assert_eq!(cache.wants_scores(), Some(ScoreSource::ScoringHead("kvzap")));
         let (rows, q) = (ArrayD::zeros(vec![8, 2]), ArrayD::zeros(vec![1, 1, 2]));
         let error = cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap_err();
         assert_eq!(error.to_string(), "tensor `scores of layer 0` has shape [], expected [1, 8]");
