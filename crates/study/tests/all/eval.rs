@@ -34,6 +34,14 @@ fn metrics((full, scores): (Scores, Vec<Scores>)) -> (Metrics, Vec<Metrics>) {
     (full.metrics, scores.into_iter().map(|scores| scores.metrics).collect())
 }
 
+/// The metrics of the full cache and of each policy, in a study that opens the bundled model `name` itself.
+fn study(name: &str, engine: StudyEngine, sequences: &[Sequence], candidates: &[Candidate]) -> Vec<Metrics> {
+    let again = (0..engine.opens_again(&learned(candidates))).map(|_| bundled(name).unwrap()).collect();
+    let subject = Subject { files: bundled(name).unwrap(), again, engine, prefix: None };
+    let report = evaluation(subject, Default::default(), sequences, candidates, &|| ()).unwrap();
+    report.rows.into_iter().map(|row| row.metrics).collect()
+}
+
 fn random_ids(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
     let mut rng = StdRng::seed_from_u64(seed);
     (0..count).map(|_| rng.random_range(0..vocabulary as u32)).collect()
@@ -194,17 +202,14 @@ fn streaming_equals_a_naive_recomputation() {
 
 #[test]
 fn every_policy_at_full_budget_is_the_full_cache() {
-    let files = bundled("shakespeare-llama").unwrap();
-    let kvzap: PolicySpec = "kvzap".parse().unwrap();
-    let model = Model::load_for(&kvzap, &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let sequences = Sequence::cut(&random_ids(75, 96, 5), 48, 30, 2).unwrap();
     let policies: Vec<PolicySpec> = PolicySpec::examples().filter(|policy| policy.name() != "full").collect();
     assert!(policies.len() >= 12, "{policies:?}");
     let candidates: Vec<Candidate> =
         policies.iter().map(|policy| Candidate::new(policy, 1.0).expect("a budget")).collect();
     let names: Vec<&str> = policies.iter().map(PolicySpec::name).collect();
-    let (full, metrics) = on_float(&model, &sequences, &candidates).unwrap();
-    for (name, m) in names.iter().zip(metrics).chain([(&"full", full)]) {
+    let metrics = study("shakespeare-llama", StudyEngine::Float, &sequences, &candidates);
+    for (name, m) in ["full"].iter().chain(&names).zip(metrics) {
         assert!((m.perplexity_ratio - 1.0).abs() < 1e-6, "{name}: {m:?}");
         assert!(m.kl < 1e-9 && m.agreement == 1.0 && m.output_error.unwrap() < 1e-5, "{name}: {m:?}");
         assert_eq!(m.attention_mass, Some(1.0), "{name}");
@@ -263,13 +268,8 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
 #[test]
 fn each_learned_policy_of_a_study_reads_its_own_columns() {
     let name = "shakespeare-llama";
-    let study = |candidates: &[Candidate], engine: StudyEngine, context| {
-        let sequences = Sequence::cut(&random_ids(60, context, 11), context, context - 4, 1).unwrap();
-        let again = (0..engine.opens_again(&learned(candidates))).map(|_| bundled(name).unwrap()).collect();
-        let subject = Subject { files: bundled(name).unwrap(), again, engine, prefix: None };
-        let rows = evaluation(subject, Default::default(), &sequences, candidates, &|| ()).unwrap().rows;
-        rows.into_iter().map(|row| row.metrics).collect::<Vec<_>>()
-    };
+    let text = |context| Sequence::cut(&random_ids(60, context, 11), context, context - 4, 1).unwrap();
+    let study = |candidates: &[Candidate], engine, context| study(name, engine, &text(context), candidates);
     let heads = ["kvzap", "qfilters", "keydiff"].map(|policy| candidate(policy, 0.25));
     let together = study(&heads, StudyEngine::Float, 64);
     for (head, metrics) in heads.iter().zip(&together[1..]) {
@@ -284,8 +284,7 @@ fn each_learned_policy_of_a_study_reads_its_own_columns() {
     // Columns of another policy are refused.
     let files = bundled(name).unwrap();
     let model = Model::load_for(&heads[0].policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
-    let sequences = Sequence::cut(&random_ids(60, 24, 11), 24, 20, 1).unwrap();
-    let refused = on_float(&model, &sequences, &heads[1..2]);
+    let refused = on_float(&model, &text(24), &heads[1..2]);
     let Err(EvalError::Model(Error::NotLearned { wanted: "qfilters", loaded: Some("kvzap") })) = refused else {
         panic!("{refused:?}");
     };

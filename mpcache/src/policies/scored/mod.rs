@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(error.to_string(), "tensor `scores of layer 0` has shape [], expected [1, 8]");
     }
 
-    /// A study of several policies loads the model once, with the scoring head that one of the policies wants.
+    /// A study in the clear runs policies without a scoring head on a model that has one.
     #[test]
     fn scores_that_nobody_wants_change_nothing() {
         let (mut engine, mut cache) =
