@@ -5,11 +5,11 @@
     target/release/waggle synth --config gpt2 --dtype bf16 --out DIR
     bench/ranks.py --ranks 1,2,4 llama=DIR gpt2=DIR
 
-Each rank of `waggle serve` under Open MPI has a network namespace with a name, an address and a link to a switch, which
-tc holds to the rate and, where the kernel has netem, the delay of Waggle's `lan`. Rank r runs on core r modulo the cores.
-The client has a namespace too, the last core, and a link to rank 0 that Waggle imitates (`--link lan`). One session fills
-a pool and another spends it. Bytes between ranks are those of their links, with the headers of TCP. Linux alone, as root:
-apt-get install iproute2 openmpi-bin.
+Each rank of `waggle serve` under Open MPI has a network namespace with a name, an address and a link to a switch,
+which tc holds to the rate and, where the kernel has netem, the delay of Waggle's `lan`. Rank r runs on core r
+modulo the cores. The client has a namespace too, the last core, and a link to rank 0 that Waggle imitates (`--link
+lan`). One session fills a pool and another spends it. Bytes between ranks are those of their links, with the
+headers of TCP. Linux alone, as root: apt-get install iproute2 openmpi-bin.
 """
 
 import argparse
