@@ -54,10 +54,12 @@ fn play() -> String {
 
 #[test]
 fn short_texts_close_clusters_while_they_grow() {
+    // With 27 or 28 tokens two clusters are level in `mpcache`, so that rounding would choose between them.
     let files = bundled("shakespeare-gpt2").expect("bundled");
-    let ids = prompt(&files, &play(), 27);
+    let ids = prompt(&files, &play(), 26);
     agree(files, &ids, 6, &["mpcache", "mpcache-scores:budget=0.3,static=0.6"]);
     let files = bundled("shakespeare-gpt2").expect("bundled");
+    let ids = prompt(&files, &play(), 27);
     let policies = [
         "snapkv:budget=20,block=4,window=4,prefill=8",
         "knorm:budget=20,block=4,recent=4",
