@@ -31,7 +31,7 @@ pub struct FastGen {
     pub budget: f64,
     /// Share of the prompt's attention that the kept tokens must have received.
     pub recovery: f64,
-    /// As large a share of the budget is spared at each end of the prompt, in addition to the budget.
+    /// Tokens that are spared at each end of the prompt in addition to the budget, as a share of it.
     pub guard: f64,
     /// Tokens at the start of the text, which every head keeps.
     pub sinks: usize,
