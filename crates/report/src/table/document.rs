@@ -275,13 +275,8 @@ mod tests {
             document
         };
         let columns = ["faster", "policy"].map(String::from).to_vec();
-        let layout = Layout {
-            columns,
-            caption: Some("A & B".into()),
-            label: Some("tab:x".into()),
-            wide: true,
-            rows: Vec::new(),
-        };
+        let (caption, label) = (Some("A & B".into()), Some("tab:x".into()));
+        let layout = Layout { columns, caption, label, wide: true, ..Layout::default() };
         let text = document().laid_out(&layout).unwrap().render(Format::Latex, None);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!((lines[0], lines[2], lines[3]), (r"\begin{table*}", r"\caption{A \& B}", r"\label{tab:x}"));

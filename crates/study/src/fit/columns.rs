@@ -30,6 +30,7 @@ use waggle_mpcache::HEAD_MAGNITUDE;
 
 use super::ridge::Samples;
 use super::{FitError, Shown, most_received, show};
+use crate::glue::metrics::pearson;
 use crate::watch::Seen;
 
 /// What columns foretell of a token.
@@ -85,36 +86,6 @@ pub struct FittedColumns {
     pub correlations: Vec<f64>,
 }
 
-/// Sums of two quantities and of their products, from which their correlation follows.
-#[derive(Clone, Copy, Default)]
-struct Moments {
-    count: f64,
-    x: f64,
-    y: f64,
-    xx: f64,
-    yy: f64,
-    xy: f64,
-}
-
-impl Moments {
-    fn add(&mut self, x: f32, y: f32) {
-        let (x, y) = (f64::from(x), f64::from(y));
-        self.count += 1.0;
-        self.x += x;
-        self.y += y;
-        self.xx += x * x;
-        self.yy += y * y;
-        self.xy += x * y;
-    }
-
-    /// The correlation; 0 if one of the quantities does not vary.
-    fn correlation(self) -> f64 {
-        let Moments { count, x, y, xx, yy, xy } = self;
-        let spread = ((xx - x * x / count) * (yy - y * y / count)).sqrt();
-        if spread > 0.0 { (xy - x * y / count) / spread } else { 0.0 }
-    }
-}
-
 /// Fits columns that foretell `target` to `sequences` of equal length, for a `model` that [`Model::load_to_fit`]
 /// loaded. `tick` is called after each sequence.
 ///
@@ -166,23 +137,21 @@ pub fn fit_columns(
         let fitted = samples.solve().ok_or(FitError::Singular { layer })?.mapv(|w| w as f32);
         columns.push(scaled(fitted, beside));
     }
-    let mut moments: Vec<_> = heads.iter().map(|heads| vec![Moments::default(); heads.kv_heads]).collect();
+    let mut foretold: Vec<_> = heads.iter().map(|heads| vec![Vec::new(); heads.kv_heads]).collect();
     for (_, ids) in held_out {
         let shown = show(model, ids, look.clone())?;
-        for (layer, moments) in moments.iter_mut().enumerate() {
+        for (layer, foretold) in foretold.iter_mut().enumerate() {
             let (states, target) = pairs(&shown, layer, tokens);
             let scores = states.dot(&columns[layer]);
-            for (head, moments) in moments.iter_mut().enumerate() {
-                scores.column(head).iter().zip(target.column(head)).for_each(|(x, y)| moments.add(*x, *y));
+            for (head, foretold) in foretold.iter_mut().enumerate() {
+                let both = scores.column(head).into_iter().zip(target.column(head));
+                foretold.extend(both.map(|(got, want)| (f64::from(*got), f64::from(*want))));
             }
         }
         tick();
     }
-    let mean = |heads: Vec<Moments>| {
-        let count = heads.len() as f64;
-        heads.into_iter().map(Moments::correlation).sum::<f64>() / count
-    };
-    Ok(FittedColumns { columns, correlations: moments.into_iter().map(mean).collect() })
+    let mean = |heads: &Vec<Vec<_>>| heads.iter().map(|pairs| pearson(pairs)).sum::<f64>() / heads.len() as f64;
+    Ok(FittedColumns { correlations: foretold.iter().map(mean).collect(), columns })
 }
 
 /// Hidden states (tokens, width) and targets (tokens, kv_heads) of the first `tokens` tokens on `layer`.

@@ -42,7 +42,7 @@ fn f1(pairs: &[(f64, f64)]) -> f64 {
 
 /// The correlation of predictions with right answers, or 0 if the predictions or the right answers are all equal. For
 /// two classes it is Matthews' correlation.
-fn pearson(pairs: &[(f64, f64)]) -> f64 {
+pub(crate) fn pearson(pairs: &[(f64, f64)]) -> f64 {
     let n = pairs.len() as f64;
     let (x, y) = pairs.iter().fold((0.0, 0.0), |(x, y), pair| (x + pair.0 / n, y + pair.1 / n));
     let sum = |of: fn(f64, f64) -> f64| pairs.iter().map(|pair| of(pair.0 - x, pair.1 - y)).sum::<f64>();

@@ -12,7 +12,7 @@
 //!
 //! The first five have a 95 % confidence [`Interval`] over the examples, by the jackknife of [`crate::eval`].
 
-mod metrics;
+pub(crate) mod metrics;
 mod read;
 
 use std::collections::BTreeMap;
