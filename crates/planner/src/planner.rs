@@ -136,11 +136,6 @@ impl Planner {
         FixedPoint::over(self)
     }
 
-    /// OTs used so far by online steps with `sender` as OT sender.
-    pub fn cots_used(&self, sender: Role) -> u64 {
-        self.needs().cots[sender as usize]
-    }
-
     /// The list of needs to which a need of the current operation is added, and the account of this operation.
     fn list(&mut self) -> (&mut Needs, &str) {
         (self.classes.running().unwrap_or(&mut self.needs), self.ledger.path())

@@ -49,12 +49,7 @@ pub trait NttBackend: Send + Sync + Debug {
 
     /// The transform of coefficients in `(-p, p)`. Coefficients that are not given are zero, and the number of given
     /// ones is a multiple of 64.
-    fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
-        let p = self.modulus();
-        out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
-        out[signed.len()..].fill(0);
-        self.fwd(out);
-    }
+    fn fwd_signed(&self, out: &mut [u64], signed: &[i64]);
 
     /// `x[i] = x[i] + e[i] mod p` for residues x and numbers e in `(-p, p)`.
     fn add_signed(&self, x: &mut [u64], e: &[i64]) {
