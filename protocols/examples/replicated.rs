@@ -349,6 +349,7 @@ mod tests {
 
     use proptest::prelude::*;
     use waggle_net::HEADER_BYTES;
+    use waggle_testing::channel::{RUNS, differ};
 
     use super::*;
 
@@ -455,30 +456,23 @@ mod tests {
         }
     }
 
-    /// Whether what P_`id` receives tells two secrets apart. It has the same two summands and the same two seeds in
-    /// all runs, and the third seed changes. By Serfling's bound, equal distributions fail with probability 10^-9.
-    fn told(id: usize, protocol: Protocol) -> bool {
-        const RUNS: u8 = 64;
-        let counts = |secret: u64| {
-            let mut counts = Vec::new();
-            for run in 0..RUNS {
-                let heard = Arc::<Mutex<Vec<u8>>>::default();
-                let tap = |of, link| Ok(if of == id { Box::new(Tap(link, heard.clone())) } else { link });
-                let (seeds, summands) = ([1, 2, 3 + run], [5, 7, secret.wrapping_sub(12)]);
-                let of = |i: usize| (i + 3 - id) % 3;
-                let parties = three(from_fn(|i| [seeds[of(i)]; 16]), tap, |party| {
-                    protocol(party, &Shares(from_fn(|i| vec![summands[of(party.id + i)]; 2])))
-                });
-                parties.expect("all are honest");
-                let heard = heard.lock().expect("no panic");
-                counts.resize(8 * heard.len(), 0i32);
-                counts.iter_mut().enumerate().for_each(|(i, count)| *count += i32::from(heard[i / 8] >> (i % 8) & 1));
-            }
-            counts
+    /// How what P_`id` receives tells two secrets apart; `None` if it does not. The party has the same two summands
+    /// and the same two seeds in all runs, and the third seed changes.
+    fn told(id: usize, protocol: Protocol) -> Option<String> {
+        let heard = |run: usize, secret: u64| {
+            let heard = Arc::<Mutex<Vec<u8>>>::default();
+            let tap = |of, link| Ok(if of == id { Box::new(Tap(link, heard.clone())) } else { link });
+            let (seeds, summands) = ([1, 2, 3 + run as u8], [5, 7, secret.wrapping_sub(12)]);
+            let of = |i: usize| (i + 3 - id) % 3;
+            let parties = three(from_fn(|i| [seeds[of(i)]; 16]), tap, |party| {
+                protocol(party, &Shares(from_fn(|i| vec![summands[of(party.id + i)]; 2])))
+            });
+            parties.expect("all are honest");
+            std::mem::take(&mut *heard.lock().expect("no panic"))
         };
-        let [a, b] = [0x1234_5678, 0x5555_5555_5555].map(counts);
-        let most = (f64::from(RUNS) * (2e9 * a.len() as f64).ln()).sqrt();
-        a.len() != b.len() || a.iter().zip(b).any(|(a, b)| f64::from((a - b).abs()) > most)
+        let one: Vec<_> = (0..RUNS).map(|run| heard(run, 0x1234_5678)).collect();
+        let other: Vec<_> = (RUNS..2 * RUNS).map(|run| heard(run, 0x5555_5555_5555)).collect();
+        differ(&[one, other].each_ref().map(|runs| runs.iter().map(|bytes| &bytes[..]).collect()))
     }
 
     #[test]
@@ -489,9 +483,9 @@ mod tests {
                 let y = party.truncate(&y, 16)?;
                 party.gather(x, &y, [2, 1]).map(drop)
             };
-            assert!(!told(id, silent), "P_{id}");
+            assert_eq!(told(id, silent), None, "P_{id}");
             // A summand that is sent without a mask.
-            assert!(told(id, |party, x| party.open(x).map(drop)), "P_{id}");
+            assert!(told(id, |party, x| party.open(x).map(drop)).is_some(), "P_{id}");
         }
     }
 }

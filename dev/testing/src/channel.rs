@@ -33,7 +33,7 @@ use waggle_protocols::{Error, HelperDeals, Needs, Options, Session, TwoParty};
 use crate::laws::{Laws, OPERAND_BATCH, Shares};
 
 /// Runs with each secret. The number is even, because a test divides the runs into halves.
-const RUNS: usize = 64;
+pub const RUNS: usize = 64;
 
 /// The largest probability with which equal distributions of a message fail the test of single bits.
 pub const CHANCE: f64 = 1e-9;
@@ -251,9 +251,9 @@ fn tapped(options: Options, seed: u64) -> (Pair, [Arc<Mutex<Vec<u8>>>; 2]) {
     (Pair::connect(open).expect("set-up over the dealer"), taps)
 }
 
-/// Why the payloads of two sets of runs have different distributions; `None` if they pass the tests. All payloads
+/// Why the payloads of two sets of [`RUNS`] have different distributions; `None` if they pass the tests. All payloads
 /// have one length.
-fn differ(runs: &[Vec<&[u8]>; 2]) -> Option<String> {
+pub fn differ(runs: &[Vec<&[u8]>; 2]) -> Option<String> {
     let bits = 8 * runs[0][0].len();
     let counts = |runs: &[&[u8]]| {
         let mut counts = vec![0i32; bits];
