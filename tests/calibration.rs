@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{fail, fails, json, of, succeed, text, waggle};
+use crate::support::{fail, fails, json, of, read_json, succeed, text, waggle};
 use serde_json::Value;
 use waggle_planner::{PROFILE_VERSION, Profile};
 use waggle_protocols::Rates;
@@ -47,6 +47,33 @@ fn without_measurements_there_is_no_column_of_zeros() {
     let report = json(&mut plan(home.path(), ""));
     assert_eq!(report["peak_memory_bytes"]["client"], Value::Null);
     fails(&mut plan(home.path(), "--against report.json"), 1, ["waggle calibrate"]);
+}
+
+/// The command measures sessions of its own, and says what it found of every operation.
+#[test]
+fn a_machine_that_was_measured_predicts() {
+    let home = tempfile::tempdir().unwrap();
+    let [file, accounts] = ["profile.json", "accounts.json"].map(|name| home.path().join(name));
+    let mut command = of(waggle("calibrate --anyway --threads 2"), home.path());
+    let said = succeed(command.arg("--out").arg(&file).arg("--json").arg(&accounts));
+    assert!(said.contains("2 cores of ") && said.contains(" s of processor time in "), "{said}");
+    let profile: Profile = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert!((0.0..=2.0).contains(&profile.speedup) && profile.base_bytes.iter().all(|bytes| *bytes > 0));
+    let accounts = read_json(&accounts);
+    let all = |party: &str, key: &str| -> f64 {
+        let of = accounts.as_array().unwrap().iter().filter(|account| account["party"] == party);
+        of.map(|account| account[key].as_f64().unwrap()).sum()
+    };
+    for party in ["client", "server"] {
+        let [measured, fitted] = ["cpu_seconds", "fitted_seconds"].map(|key| all(party, key));
+        assert!(measured > 0.0 && (0.25..4.0).contains(&(fitted / measured)), "{party}: {fitted} of {measured}");
+    }
+    // At these prices a second of a core costs a cent, and it takes two joules.
+    let priced = format!("--cores 2 --calibration {} --price core-hour=36 --watts 2", file.display());
+    let planned = succeed(&mut plan(home.path(), &priced));
+    let setup = planned.lines().find(|line| line.contains(" setup ")).unwrap();
+    let numbers: Vec<f64> = setup.split_whitespace().filter_map(|cell| cell.parse().ok()).collect();
+    assert!(matches!(numbers[..], [.., cents, joules] if (joules / cents - 2.0).abs() < 0.05), "{planned}");
 }
 
 #[test]

@@ -202,12 +202,27 @@ fn costs_and_foreign_forms_come_with_a_study() {
 
 #[test]
 fn needles_are_asked_for_at_every_length_and_depth() {
-    let line =
-        "--model shakespeare-llama --task needle --lengths 100,200 --depths 0,1 --policies streaming --budgets 0.2";
-    let report = json(&mut eval(line));
+    let dir = tempfile::tempdir().unwrap();
+    let line = |rest: &str| {
+        eval(&format!("--model shakespeare-llama --task needle --lengths 100,200 --depths 0,1 --budgets 0.2 {rest}"))
+    };
+    let report = json(line("--policies streaming --plots").arg(dir.path()));
     assert_eq!(report["sequences"], 4);
     assert_eq!(report["of_sequences"][3]["tags"], serde_json::json!({ "length": 200, "depth": 1.0 }));
-    assert!(row(&report, "streaming", Some(0.2))["exact_match"].is_number());
+    let pruned = row(&report, "streaming", Some(0.2));
+    assert!(pruned["exact_match"].is_number());
+    let drawn = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap().replace('\n', "");
+    let grid = drawn("grid.svg");
+    let cells = pruned["by_sequence"].as_array().unwrap().iter();
+    let cells = cells.map(|of| format!(">{:.2}<", 1.0 / of["perplexity"].as_f64().unwrap()));
+    for word in cells.chain([">100<", ">200<", ">streaming:budget=0.2<"].map(String::from)) {
+        assert!(grid.contains(&word), "{word} in {grid}");
+    }
+    succeed(line("--policies mpcache:alpha=0.2;mpcache:alpha=0.6 --x alpha --plots").arg(dir.path()));
+    let along = drawn("kl.svg");
+    for word in [">alpha<", ">0.2<", ">0.6<", ">mpcache:budget=0.2<", ">full<"] {
+        assert!(along.contains(word), "{word} in {along}");
+    }
 }
 
 /// Every element of `xml` is closed in order, attributes are quoted.

@@ -307,6 +307,8 @@ fn a_sweep_is_shown_drawn_and_compared() {
     let drawn = succeed(waggle("plot --policies h2o --metric bytes-context").arg(&lan).arg("--out").arg(&out));
     assert_eq!(drawn.lines().count(), 2, "{drawn}");
     assert!(!words("bytes-context.svg").contains("full"));
+    let drawn = succeed(waggle("plot --x links --metric bytes-links").arg(&lan).arg("--out").arg(&out));
+    assert!(drawn.contains("bytes-links.svg") && words("bytes-links.svg").contains("h2o:budget=0.5"), "{drawn}");
     let page = page(&lan);
     assert!(page.contains("<svg") && page.contains("h2o:budget=0.5") && page.contains("mean of 3 tokens"));
     // One by operation beside another with other numbers.

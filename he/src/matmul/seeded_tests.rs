@@ -360,6 +360,36 @@ fn a_seeded_response_is_a_direct_one_for_another_mask() {
     assert!(differ as usize <= ours.len() / 8, "{differ} of {}", ours.len());
 }
 
+/// Packs of columns that several processes answer with the same seeds, which reach them as bytes.
+#[test]
+fn parts_of_a_response_join_to_the_whole() {
+    let mut rng = StdRng::seed_from_u64(10);
+    for (m, packing) in [(1, Packing::Never), (8, Packing::Never), (8, Packing::Always)] {
+        let spec = spec(2, m, 96, 1000, 44, 20);
+        let plan = SeededPlan::with_options(spec, PlanOptions { packing, ..PlanOptions::default() }).unwrap();
+        let (sk, w) = (&keys(plan.set()).0, random_weights(&spec, &mut rng));
+        let Split { message: request, share: r } = plan.request(sk, &mut rng).unwrap();
+        let seeds = plan.draw(&mut rng);
+        let bytes = seeds.to_bytes();
+        let part = |packs| {
+            let seeds = ResponseSeeds::from_bytes(&bytes).unwrap();
+            plan.respond_part(evaluation_keys(&plan), &request, Weights::U64(&w), None, &seeds, packs).unwrap()
+        };
+        let packs = plan.packs();
+        assert!(packs > 2, "{plan:?}");
+        let parts = [0..1, 1..packs - 1, packs - 1..packs].map(part);
+        let joined = plan.join(&seeds, &parts).unwrap();
+        let whole = plan.join(&seeds, &[part(0..packs)]).unwrap();
+        assert!(joined.message == whole.message && joined.share == whole.share, "{plan:?}");
+        let opened = plan.finish(sk, &joined.message).unwrap();
+        for (y, (a, b)) in naive(spec.shape, &r, &w).into_iter().zip(joined.share.iter().zip(opened)) {
+            assert!(distance(a.wrapping_add(b), y, 44) <= plan.lsb_error(), "{plan:?}");
+        }
+        assert!(matches!(plan.join(&seeds, &parts[..2]), Err(HeError::Length { .. })));
+        assert!(matches!(ResponseSeeds::from_bytes(&bytes[1..]), Err(HeError::Length { .. })));
+    }
+}
+
 #[test]
 fn malformed_messages_are_refused() {
     let mut rng = StdRng::seed_from_u64(9);
