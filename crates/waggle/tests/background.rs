@@ -20,8 +20,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = options.check(DEFAULT_MODEL.to_owned());
 
     let chat = client.chat(options.clone())?.in_background()?;
-    // Correlations of the next turn come while the program does other things.
+    // Correlations of the next turn come while the program does other things, within ten minutes on any machine.
+    let mut looks = 0..60_000;
     while chat.prepared().tokens == 0 {
+        looks.next().ok_or("nothing was prepared")?;
         thread::sleep(Duration::from_millis(10));
     }
     let heard = Arc::<Mutex<String>>::default();
